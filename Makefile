@@ -1,0 +1,51 @@
+# One virtual environment, filled in two steps: what the tool needs (demo) and what its tests need.
+# Each step leaves a stamp, so that it runs again only when what it installs has changed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help venv demo test lint types soak bench clean
+
+help:
+	@echo "make demo    audit two small checkpoints, a sound one and a broken one"
+	@echo "make test    the test suite          make lint    ruff: format and rules"
+	@echo "make types   pyright, strict         make soak    long property and fuzz runs"
+	@echo "make bench   measure speed           make venv    the environment for all of these"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.base.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.stamp: pyproject.toml constraints.txt | $(VENV)/.base.stamp
+	$(PIP) --editable '.[torch,dev]'
+	@touch $@
+
+venv: $(VENV)/.stamp
+
+demo: $(VENV)/.base.stamp
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh fixtures/demo.sh
+
+test: $(VENV)/.stamp
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.stamp
+	$(BIN)/pyright
+
+soak: $(VENV)/.stamp
+	$(BIN)/python -m pytest -m soak --timeout 3600
+
+bench: $(VENV)/.stamp
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,112 @@
+"""Which files of a folder are the checkpoint: the Hugging Face layout, and the few ways in which people depart from it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from blockaudit.checkpoint.index import INDEX_SUFFIX
+from blockaudit.checkpoint.weights import FOREIGN_SUFFIXES, PICKLE_SUFFIXES
+from blockaudit.errors import RequestError
+
+# Training state that lies beside weights. It is no weight file, and unpickling it would run code.
+_SIDECAR = re.compile(
+    r"training_args\.bin|(?:scheduler|optimizer|scaler|sampler|random_states)[\w.-]*\.(?:pt|pth|bin|pkl|safetensors)"
+    r"|rng_state[\w.-]*\.pth|trainer_state\.json",
+    re.ASCII,
+)
+# What DeepSpeed and torch.distributed write: parts of a training state that a loader cannot use as they are.
+_SHARDED = re.compile(r".*\.distcp|.*_(?:model|optim)_states\.pt", re.ASCII | re.DOTALL)
+_PREFERRED = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "adapter_model.safetensors",
+    "adapter_model.bin",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The file of a folder to start from, by name; `sharded` are parts of a training state where there is no such file."""
+
+    name: str
+    sidecars: tuple[str, ...]
+    sharded: tuple[str, ...] = ()
+
+
+def is_sidecar(name: str) -> bool:
+    return _SIDECAR.fullmatch(name) is not None
+
+
+def is_sharded_state(name: str) -> bool:
+    return _SHARDED.fullmatch(name) is not None
+
+
+def names_in(folder: str, source: str) -> list[str]:
+    """Names in a folder, sorted. Raises RequestError where it cannot be listed."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        raise RequestError(f"{source}: the folder cannot be listed: {(error.strerror or 'error').lower()}") from error
+
+
+def _stems(names: list[str]) -> set[str]:
+    """The checkpoints that shards of names such as model-00001-of-00002.safetensors belong to."""
+    matches = (re.fullmatch(r"(.*?)[-_.]\d+-of-\d+(\.\w+)", name, re.DOTALL) for name in names)
+    return {m[1] + m[2] for m in matches if m}
+
+
+def _several(source: str, names: list[str]) -> RequestError:
+    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    if len(_stems(names)) == 1:
+        (stem,) = _stems(names)
+        return RequestError(f"{source}: {len(names)} shards ({shown}) and no index: expected {stem}{INDEX_SUFFIX} beside them")
+    return RequestError(f"{source}: several weight files ({shown}): name the one to audit")
+
+
+def _nothing(source: str, names: list[str]) -> RequestError:
+    if not names:
+        return RequestError(f"{source}: the folder is empty: expected model.safetensors or a shard index")
+    foreign = [name for name in names if name.lower().endswith(FOREIGN_SUFFIXES)]
+    if foreign:
+        return RequestError(
+            f"{source}: no weights that blockaudit reads: found {foreign[0]}, expected safetensors or a PyTorch state dict"
+        )
+    return RequestError(f"{source}: no weights in this folder: expected model.safetensors, a shard index or pytorch_model.bin")
+
+
+def _other_weights(names: list[str]) -> list[list[str]]:
+    """Candidates by preference: safetensors, index files of other stems, pickles."""
+    weights = [name for name in names if not is_sidecar(name) and not is_sharded_state(name)]
+    indexes = [name for name in weights if name.endswith((f".safetensors{INDEX_SUFFIX}", f".bin{INDEX_SUFFIX}"))]
+    tensors = [name for name in weights if name.endswith(".safetensors")]
+    pickles = [name for name in weights if name.endswith(PICKLE_SUFFIXES)]
+    return [indexes, tensors, pickles]
+
+
+def _pick(source: str, names: list[str]) -> str:
+    for name in _PREFERRED:
+        if name in names:
+            return name
+    for candidates in _other_weights(names):
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            raise _several(source, candidates)
+    return ""
+
+
+def choose(folder: str, source: str) -> Choice:
+    """Choose the weights of a folder. Raises RequestError where there are none, or several with nothing to choose by."""
+    names = names_in(folder, source)
+    picked = _pick(source, names)
+    sidecars = tuple(name for name in names if is_sidecar(name) and name != picked)
+    if picked:
+        return Choice(picked, sidecars)
+    sharded = tuple(name for name in names if is_sharded_state(name))
+    if not sharded:
+        raise _nothing(source, names)
+    return Choice("", sidecars, sharded)

@@ -1,0 +1,188 @@
+"""SOURCE, opened: from the word that the user typed to a `Checkpoint`, with every fault met on the way."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from typing import Any
+
+from blockaudit.checkpoint import shards
+from blockaudit.checkpoint.config import read_config
+from blockaudit.checkpoint.folder import choose, is_sharded_state, is_sidecar, names_in
+from blockaudit.checkpoint.header import unread
+from blockaudit.checkpoint.index import INDEX_SUFFIX, read_index, refused_name
+from blockaudit.checkpoint.recognise import adapter_only, sharded_state_fault, training_state
+from blockaudit.checkpoint.weights import (
+    FOREIGN_SUFFIXES,
+    PICKLE_SUFFIXES,
+    WEIGHT_SUFFIXES,
+    looks_like_weights,
+    read_weights,
+)
+from blockaudit.errors import RequestError
+from blockaudit.records.checkpoint import Checkpoint, Fault, FileHeader, TensorHeader
+
+_Files = tuple[list[FileHeader], list[Fault]]
+
+
+def _mode(source: str) -> int:
+    try:
+        return os.stat(source).st_mode
+    except FileNotFoundError as error:
+        raise RequestError(f"{source}: no such file or folder") from error
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise RequestError(f"{source}: cannot be opened: {why.lower()}") from error
+
+
+def _merge(files: Sequence[FileHeader], placed: dict[str, str]) -> tuple[dict[str, TensorHeader], dict[str, FileHeader]]:
+    """All tensors and who holds them. Where two files hold one key, the index decides, else the first file."""
+    tensors: dict[str, TensorHeader] = {}
+    owner: dict[str, FileHeader] = {}
+    for file in files:
+        if tensors.keys().isdisjoint(file.tensors):
+            tensors.update(file.tensors)
+            owner.update(dict.fromkeys(file.tensors, file))
+            continue
+        for key, tensor in file.tensors.items():
+            if key not in tensors or placed.get(key) == file.name:
+                tensors[key], owner[key] = tensor, file
+    return tensors, owner
+
+
+def _exists(folder: str, name: str) -> bool:
+    """False only for what is certainly not there: a file that may not be read is another fault."""
+    try:
+        os.stat(os.path.join(folder, name))
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _open_index(folder: str, name: str) -> tuple[_Files, dict[str, str]]:
+    index, faults = read_index(os.path.join(folder, name), name)
+    if index is None:
+        return ([unread(os.path.join(folder, name), name, 0, _container(name))], faults), {}
+    refused = {shard: why for shard in index.shards if (why := refused_name(folder, shard))}
+    lost = [shard for shard in index.shards if shard not in refused and not _exists(folder, shard)]
+    files: list[FileHeader] = []
+    for shard in index.shards:
+        path = os.path.join(folder, shard)
+        if shard in refused or shard in lost:
+            # Its keys are unknown, not absent: the record says so.
+            files.append(unread(path, shard, 0, _container(name)))
+            continue
+        header, found = read_weights(path, shard)
+        files.append(header)
+        faults.extend(found)
+    read = [file for file in files if file.readable]
+    faults += shards.missing(index, name, lost)
+    faults += shards.refused(index, name, refused)
+    faults += shards.unlisted(index, name, names_in(folder or ".", name))
+    faults += shards.misplaced(index, name, read)
+    faults += shards.duplicates(read)
+    faults += shards.total_size(index, name, files)
+    return (files, faults), index.weight_map
+
+
+def _container(name: str) -> str:
+    return "safetensors" if ".safetensors" in name else "torch-zip"
+
+
+def _format(files: Sequence[FileHeader], *, sharded: bool) -> str:
+    kind = "safetensors" if all(f.container == "safetensors" for f in files) else "torch"
+    return f"sharded-{kind}" if sharded else kind
+
+
+def _beside(folder: str) -> tuple[dict[str, Any] | None, dict[str, Any] | None, list[Fault]]:
+    """config.json and adapter_config.json."""
+    config, faults = read_config(folder)
+    adapter, more = read_config(folder, "adapter_config.json")
+    return config, adapter, faults + more
+
+
+def _assemble(source: str, folder: str, name: str, sidecars: tuple[str, ...]) -> Checkpoint:
+    """Read the weights that start at `name` in `folder`, and what lies beside them."""
+    sharded = name.endswith(".json")
+    if sharded:
+        (files, faults), placed = _open_index(folder, name)
+    else:
+        header, faults = read_weights(os.path.join(folder, name), name)
+        files, placed = [header], {}
+    tensors, owner = _merge(files, placed)
+    config, adapter, more = _beside(folder)
+    faults += more
+    state = training_state(tensors, name)
+    only = adapter_only(tensors, name, declared=adapter is not None)
+    faults += [fault for fault in (state, only) if fault is not None]
+    return Checkpoint(
+        source=source,
+        format=_format(files, sharded=sharded),
+        folder=folder or ".",
+        files=tuple(files),
+        tensors=tensors,
+        owner=owner,
+        config=config,
+        faults=tuple(faults),
+        sidecars=sidecars,
+        adapter=adapter,
+    )
+
+
+def _open_sharded_state(source: str, folder: str, names: tuple[str, ...], sidecars: tuple[str, ...]) -> Checkpoint:
+    """A folder or file of training state: recognised by name and not opened."""
+    files = tuple(unread(os.path.join(folder, name), name, 0, "torch-zip") for name in names)
+    config, adapter, faults = _beside(folder)
+    found = (sharded_state_fault(names), *faults)
+    return Checkpoint(source, "sharded-torch", folder or ".", files, {}, {}, config, found, sidecars, adapter)
+
+
+def _open_folder(source: str) -> Checkpoint:
+    choice = choose(source, source)
+    if choice.sharded:
+        return _open_sharded_state(source, source, choice.sharded, choice.sidecars)
+    return _assemble(source, source, choice.name, choice.sidecars)
+
+
+def _check_json(source: str, name: str) -> None:
+    """A .json that is no index is not a corrupt checkpoint, it is something else."""
+    if name.endswith(INDEX_SUFFIX):
+        return
+    index, _ = read_index(source, name)
+    if index is None:
+        raise RequestError(f"{source}: not a checkpoint: a .json SOURCE is a shard index with a weight_map")
+
+
+def _open_file(source: str) -> Checkpoint:
+    folder, name = os.path.split(source)
+    lower = name.lower()
+    if lower.endswith(".json"):
+        _check_json(source, name)
+        return _assemble(source, folder, name, ())
+    if is_sharded_state(name):
+        return _open_sharded_state(source, folder, (name,), ())
+    if is_sidecar(name) and lower.endswith(PICKLE_SUFFIXES):
+        raise RequestError(f"{source}: not a checkpoint: {name} is training state, which is not opened")
+    if not lower.endswith((*WEIGHT_SUFFIXES, *FOREIGN_SUFFIXES)) and not looks_like_weights(source):
+        raise RequestError(f"{source}: not a checkpoint: expected a folder, .safetensors, .bin, .pt, .pth or an index .json")
+    return _assemble(source, folder, name, ())
+
+
+def open_checkpoint(source: str) -> Checkpoint:
+    """Open a folder, a weight file or a shard index, and read every header; no weight is read, nothing is executed.
+
+    What is wrong with the files is in `faults`. Raises RequestError, one line, where there is nothing to audit.
+    """
+    if source.startswith("hf://"):
+        raise RequestError(f"{source}: hf:// sources are not part of this release: download the checkpoint first")
+    if not source:
+        raise RequestError("SOURCE is empty: expected a folder, a weight file or a shard index")
+    mode = _mode(source)
+    if stat.S_ISDIR(mode):
+        return _open_folder(source)
+    if not stat.S_ISREG(mode):
+        raise RequestError(f"{source}: not a checkpoint: it is neither a folder nor a regular file")
+    return _open_file(source)

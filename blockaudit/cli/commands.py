@@ -1,0 +1,24 @@
+"""Every command of this release: where it lives and what `blockaudit --help` says of it.
+
+A table and not an import: `blockaudit inspect` must not pay for the commands that it does not run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`target` is `module:name`, a function with typer annotations or a `typer.Typer` with commands of its own."""
+
+    target: str
+    help: str
+    panel: str
+
+
+COMMANDS: dict[str, Command] = {
+    "inspect": Command(
+        "blockaudit.cli.inspect:inspect", "Reconcile what a checkpoint stores with what its manifest declares.", "Audit"
+    ),
+}

@@ -1,0 +1,86 @@
+"""`blockaudit`: find the command, run it, and turn what happens into an exit status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, NoReturn, TextIO
+
+import typer
+
+from blockaudit import __version__
+from blockaudit.cli.audit import UNSERVED
+from blockaudit.cli.commands import COMMANDS
+from blockaudit.cli.lazy import LazyGroup
+from blockaudit.cli.output import complain
+from blockaudit.errors import RequestError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    cls=LazyGroup,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit status: 0 accepted, 1 rejected, 2 the request could not be served, 3 unverified.",
+)
+
+# The root of typer's usage errors, which typer itself exports under no name (and which moved when it took in click).
+_UsageError: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"blockaudit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def blockaudit(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Audit a Transformer checkpoint against the block contract it is supposed to keep.
+
+    A block is a contract: norm, epsilon, placement, residual, order.
+    blockaudit asks independent witnesses for every field and shows where they disagree.
+    It only reads: nothing in SOURCE is ever written or run.
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point: never returns, always with an exit status of the contract."""
+    # A name that the terminal's encoding cannot show is shown by its escape, never as a crash.
+    for stream in (sys.stdout, sys.stderr):
+        _soften(stream)
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command line and say its exit status; any exception that leaves here is a bug."""
+    command: Any = typer.main.get_command(app)
+    try:
+        status = command.main(list(argv) or ["--help"], prog_name="blockaudit", standalone_mode=False)
+    except RequestError as error:
+        complain(str(error))
+        return UNSERVED
+    except _UsageError as error:
+        complain(_usage(error, argv))
+        return UNSERVED
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    return status if isinstance(status, int) else 0
+
+
+def _usage(error: Any, argv: Sequence[str]) -> str:
+    """One line: what is wrong, and where help is."""
+    # The option parser does not say in which command it stood.
+    command = f"blockaudit {argv[0]}" if argv and argv[0] in COMMANDS else "blockaudit"
+    path = command if error.ctx is None else error.ctx.command_path
+    return f"{error.format_message().rstrip('.')} (try: {path} --help)"
+
+
+def _soften(stream: TextIO) -> None:
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")

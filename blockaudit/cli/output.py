@@ -1,0 +1,84 @@
+"""Where a command's words go: reports to stdout, complaints to stderr, files beside SOURCE and never in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from blockaudit.errors import RequestError
+from blockaudit.report.escape import escape
+
+# Columns of a report that goes to a file or a pipe, where no terminal says its width.
+_PAGE = 100
+# How much of a file's beginning and end is looked at for the mark of an earlier report.
+_GLANCE = 4096
+
+
+def complain(message: str) -> None:
+    """One line on stderr."""
+    try:
+        print(f"blockaudit: error: {escape(message)}", file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        _hush(2)
+
+
+def say(text: str) -> None:
+    """Write to stdout now; a reader that has gone (`| head`) is no fault and changes no verdict."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _hush(1)
+
+
+def _hush(descriptor: int) -> None:
+    # The interpreter flushes once more at exit, and would complain about the broken pipe then.
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, descriptor)
+    os.close(devnull)
+
+
+def wants_color(no_color: bool) -> bool:
+    """Colour only on a terminal that can, and that nobody asked to be plain (https://no-color.org)."""
+    plain = no_color or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    return not plain and sys.stdout.isatty()
+
+
+def width() -> int:
+    """Columns of the terminal, or of a page where there is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PAGE
+
+
+def check_report_paths(paths: Sequence[Path], sources: Sequence[str]) -> None:
+    """Refuse, before any work, a report file that would change what is audited."""
+    for path in paths:
+        for source in sources:
+            _check_report_path(path, source)
+
+
+def _check_report_path(path: Path, source: str) -> None:
+    real, subject = Path(os.path.realpath(path)), Path(os.path.realpath(source))
+    if real == subject or (subject.is_dir() and subject in real.parents):
+        raise RequestError(f"--report {str(path)!r} lies in SOURCE {source!r}, where nothing is ever written")
+    # A single file's neighbours (config.json, the other shards) are part of what is audited.
+    if subject.is_file() and real.parent == subject.parent and real.exists() and not _is_report(real):
+        raise RequestError(f"--report {str(path)!r} would replace a file beside SOURCE {source!r}: choose another name")
+
+
+def _is_report(path: Path) -> bool:
+    """Whether an earlier run wrote this file, so that this one may write it again."""
+    with path.open("rb") as file:
+        head = file.read(_GLANCE)
+        file.seek(max(path.stat().st_size - _GLANCE, 0))
+        return b"blockaudit" in head + file.read(_GLANCE)
+
+
+def write_report(path: Path, text: str) -> None:
+    """Write one report file."""
+    try:
+        path.write_bytes(text.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise RequestError(f"cannot write --report {str(path)!r}: {error.strerror}") from error

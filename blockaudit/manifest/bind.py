@@ -1,0 +1,256 @@
+"""Bind a manifest to one config.json: fields of the contract resolved, key templates with axes and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from msgspec import UNSET
+
+from blockaudit.manifest import grammar
+from blockaudit.manifest.fields import branch_fields, norm_fields, stack_fields
+from blockaudit.manifest.values import Resolver
+from blockaudit.records.bound import BoundManifest, ExpectedTensor, Resolved, StackSpan
+from blockaudit.records.checkpoint import Fault
+from blockaudit.records.manifest import Bound, Branch, ClassSpec, Manifest, Norm, Stack, TensorSpec
+
+# More layers or experts than this is not a model: such a config value is reported, never expanded.
+MAX_AXIS = 65_536
+
+
+def bind(manifest: Manifest, config: Mapping[str, Any] | None, *, pins: bool = True) -> BoundManifest:
+    """The manifest under this config. With `pins`, what it declares; without, what config.json says now."""
+    return _Binder(manifest, config, pins).bound()
+
+
+class _Binder:
+    def __init__(self, manifest: Manifest, config: Mapping[str, Any] | None, pins: bool) -> None:
+        self.manifest = manifest
+        self.resolver = Resolver(manifest.dims, config, pins=pins)
+        self.fields: dict[str, Resolved] = {}
+        self.expected: list[ExpectedTensor] = []
+        self.spans: list[StackSpan] = []
+        self.class_name, self.spec = _class_of(manifest, config)
+
+    def bound(self) -> BoundManifest:
+        for stack in self.manifest.stacks:
+            if self.spec.stacks is UNSET or stack.name in self.spec.stacks:
+                self._stack(stack)
+        parts = self.manifest.parts
+        mine = [n for n in parts if n in self.spec.parts]
+        for name in mine:
+            for tensor in parts[name]:
+                self.expected.extend(self._tensor(tensor, f"parts.{name}", "part"))
+        self.expected.extend(t for b in self.manifest.buffers for t in self._tensor(b, "buffers", "buffer", derived=True))
+        foreign = tuple(
+            t for n in parts if n not in mine for tensor in parts[n] for t in self._tensor(tensor, f"parts.{n}", "part")
+        )
+        self.fields |= {
+            f"tie.{t.template}": replace(t.tied, value=bool(t.tied.value)) for t in self.expected if t.tied is not None
+        }
+        return BoundManifest(
+            manifest=self.manifest,
+            class_name=self.class_name,
+            base_prefix=self._prefix,
+            dims={name: self._dim(name) for name in self.manifest.dims},
+            fields=self.fields,
+            spans=tuple(self.spans),
+            expected=tuple(self.expected),
+            foreign=foreign,
+            problems=tuple(self.resolver.problems),
+            consumed=frozenset(self.resolver.consumed),
+        )
+
+    def _dim(self, name: str) -> Resolved:
+        try:
+            return self.resolver.dim(name)
+        except grammar.ExpressionError:
+            return Resolved(None, known=False)
+
+    # -- stacks, branches, norms ------------------------------------------------------------------------------------
+
+    def _stack(self, stack: Stack) -> None:
+        run = self._count(stack.layers)
+        stored = run if stack.stored_layers is None else self._count(stack.stored_layers)
+        first = self._count(stack.first_layer) or 0
+        source = self.resolver.value(stack.layers).evidence
+        self.spans.append(StackSpan(stack.name, first, run, stored, source, stack.ignored))
+        layers = tuple(range(first, first + (stored or 0)))
+        kinds = self._layer_kinds(stack, layers)
+        where: dict[str, Any] = {"stack": stack.name, "ignored": stack.ignored}
+        if not stack.ignored:
+            active = [b for b in stack.branches if self._when(b.when, layers or (0,))[1]]
+            self.fields |= stack_fields(stack, active, self.manifest, self.resolver, kinds)
+        for tensor in stack.embedding:
+            self.expected.extend(self._tensor(tensor, f"{stack.name}.embedding", "embedding", **where))
+        for tensor in stack.tensors:
+            self.expected.extend(self._tensor(tensor, f"{stack.name}.layer", "branch", layers=layers, **where))
+        for branch in stack.branches:
+            self._branch(stack, branch, layers, kinds, where)
+        for site, norm in (("embed_norm", stack.embedding_norm), ("final_norm", stack.final_norm)):
+            self._norm(f"{stack.name}.{site}", site, norm, (), where)
+        for name, norm in stack.unplaced.items():
+            self._norm(f"{stack.name}.unplaced.{name}", "unplaced", norm, layers, where)
+
+    def _branch(
+        self, stack: Stack, branch: Branch, layers: tuple[int, ...], kinds: dict[str, tuple[int, ...]], where: Any
+    ) -> None:
+        mine = layers if not branch.layer_kinds else tuple(sorted(n for k in branch.layer_kinds for n in kinds[k]))
+        mine, present = self._when(branch.when, mine)
+        if not present:
+            return
+        twins = sum(b.name == branch.name for b in stack.branches) > 1 and branch.layer_kinds
+        owner = f"{stack.name}.{branch.name}" + (f"[{'|'.join(branch.layer_kinds)}]" if twins else "")
+        if not where["ignored"]:
+            self.fields |= branch_fields(owner, branch, self.resolver)
+        for site, norm in branch.norms.items():
+            self._norm(f"{owner}.{site}", site, norm, mine, where)
+        for tensor in branch.tensors:
+            self.expected.extend(self._tensor(tensor, owner, "branch", layers=mine, **where))
+            on, kept = self._when(tensor.when, mine)
+            if not where["ignored"] and kept and on and tensor.module is not None and tensor.bias is not None:
+                self.fields[f"{owner}.bias.{tensor.role}"] = self.resolver.value(tensor.bias)
+
+    def _norm(self, owner: str, site: str, norm: Norm | None, layers: tuple[int, ...], where: Any) -> None:
+        """One norm site: its fields, and its weight and bias where it owns any."""
+        when = Resolved(norm is not None)
+        if norm is not None and norm.when is not UNSET:
+            layers, _ = self._when(norm.when, layers)
+            when = self.resolver.condition(norm.when, l=layers[0] if layers else 0)
+        present = replace(when, value=bool(when.value))
+        if not where["ignored"] and (site == "final_norm" or norm is not None):
+            self.fields[f"{owner}.present"] = present
+        if norm is None or not present.value:
+            return
+        values = norm_fields(site, norm, self.manifest.norm, self.resolver)
+        if not where["ignored"]:
+            self.fields |= {f"{owner}.{name}": value for name, value in values.items()}
+        if norm.module is UNSET or norm.module is None or values["scale"].value == "none":
+            return
+        shape = norm.shape if norm.shape is not UNSET else ["d_model"]
+        spec = TensorSpec(role="weight", module=norm.module, shape=shape)
+        self.expected.extend(self._tensor(spec, owner, "norm", layers=layers, **where))
+        if values["bias"].value:
+            spec = TensorSpec(role="bias", key=f"{norm.module}.bias", shape=shape)
+            self.expected.extend(self._tensor(spec, owner, "norm", layers=layers, **where))
+
+    # -- tensors ----------------------------------------------------------------------------------------------------
+
+    def _tensor(
+        self,
+        spec: TensorSpec,
+        owner: str,
+        what: str,
+        *,
+        layers: tuple[int, ...] = (),
+        stack: str | None = None,
+        ignored: bool = False,
+        derived: bool = False,
+    ) -> Iterator[ExpectedTensor]:
+        if stack is None and "{l}" in (spec.module or spec.key or ""):
+            span = next((s for s in self.spans if not s.ignored), None)
+            layers = tuple(range(span.first, span.first + (span.stored or 0))) if span else ()
+        layers, present = self._when(spec.when, layers)
+        if not present:
+            return
+        tied = self.resolver.value(spec.tie) if spec.tied_to is not None else None
+        base = ExpectedTensor(
+            template=self._prefixed(spec.key or f"{spec.module}.weight"),
+            shape=tuple(self._axis(s) for s in spec.shape),
+            symbols=tuple(spec.shape),
+            owner=owner,
+            role=spec.role,
+            what=what,
+            stack=stack,
+            layers=layers,
+            counts=self._counts(spec.key or spec.module or ""),
+            optional=spec.optional,
+            derived=derived or spec.derived,
+            tied_to=self._prefixed(spec.tied_to) if spec.tied_to else None,
+            tied=tied,
+            layout=spec.layout,
+            ignored=ignored,
+        )
+        yield base
+        if spec.module is not None and self.resolver.value(spec.bias).value:
+            out = 0 if spec.layout == "out_in" else len(spec.shape) - 1
+            yield replace(
+                base,
+                template=self._prefixed(f"{spec.module}.bias"),
+                shape=base.shape[out : out + 1],
+                symbols=base.symbols[out : out + 1],
+                role=f"{spec.role}.bias" if what != "norm" else "bias",
+                what="bias" if what == "branch" else what,
+                tied_to=None,
+                tied=None,
+            )
+
+    @property
+    def _prefix(self) -> str:
+        return self.manifest.match.base_prefix if self.spec.base_prefix is UNSET else self.spec.base_prefix
+
+    def _prefixed(self, template: str) -> str:
+        mine = self.manifest.match.base_prefix
+        return self._prefix + template[len(mine) :] if mine and template.startswith(mine) else template
+
+    def _counts(self, template: str) -> tuple[tuple[str, int], ...]:
+        axes = self.manifest.axes
+        return tuple((a, self._count(Bound(expr=axes[a])) or 0) for a in axes if f"{{{a}}}" in template)
+
+    def _count(self, value: Any) -> int | None:
+        resolved = self.resolver.value(Bound(expr=value) if isinstance(value, str) else value)
+        number = resolved.value
+        if not resolved.known:
+            return None
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MAX_AXIS:
+            self._invalid(resolved, f"a count between 0 and {MAX_AXIS}", number)
+            return None
+        return number
+
+    def _axis(self, text: str) -> int | None:
+        """One dimension in elements; None where config.json is needed and cannot be read."""
+        resolved = self.resolver.expression(text)
+        size = resolved.value
+        if not resolved.known:
+            return None
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            self._invalid(resolved, f"a whole number for {text}", size)
+            return None
+        return size
+
+    def _invalid(self, resolved: Resolved, expected: str, observed: Any) -> None:
+        where = ", ".join(resolved.keys) or "manifest"
+        fault = Fault("config-invalid", "config.json", f"{where} gives {observed!r}", (), expected, observed, where)
+        if fault not in self.resolver.problems:
+            self.resolver.problems.append(fault)
+
+    # -- conditions -------------------------------------------------------------------------------------------------
+
+    def _when(self, when: str | Bound | None | Any, layers: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
+        """The layers where `when` holds, and whether it holds anywhere (it may not speak of layers at all)."""
+        if when is None or when is UNSET:
+            return layers, True
+        if isinstance(when, str) and "l" in grammar.symbols(when):
+            kept = tuple(n for n in layers if self.resolver.expression(when, l=n).value)
+            return kept, bool(kept)
+        return layers, bool(self.resolver.condition(when).value)
+
+    def _layer_kinds(self, stack: Stack, layers: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        return {
+            kind: tuple(n for n in layers if self.resolver.expression(text, l=n).value)
+            for kind, text in stack.layer_kinds.items()
+        }
+
+
+def _class_of(manifest: Manifest, config: Mapping[str, Any] | None) -> tuple[str | None, ClassSpec]:
+    """The model class that config.json names, else the first of the manifest."""
+    named = (config or {}).get("architectures")
+    names = [n for n in named if isinstance(n, str)] if isinstance(named, list) else []  # pyright: ignore[reportUnknownVariableType]
+    for name in names:
+        if name == manifest.match.base_class and name not in manifest.match.classes:
+            return name, ClassSpec(base_prefix="")
+        if name in manifest.match.classes:
+            return name, manifest.match.classes[name]
+    first = next(iter(manifest.match.classes.items()), (None, ClassSpec()))
+    return (names[0] if names else None), first[1]

@@ -1,0 +1,53 @@
+"""Load a block manifest: from the library by id, or from a user's `.json` or `.yaml` file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from blockaudit import resources
+from blockaudit.errors import RequestError
+from blockaudit.records.manifest import Manifest
+
+_MAX_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedManifest:
+    """A manifest, the name it goes by in reports, and the SHA-256 of its bytes."""
+
+    manifest: Manifest
+    id: str
+    sha256: str
+
+
+def load(id_or_path: str) -> LoadedManifest:
+    """A manifest by library id (`llama`) or by file. Raises RequestError, with the line at fault."""
+    if id_or_path in resources.manifest_ids():
+        return library(id_or_path)
+    path = Path(id_or_path)
+    if not path.is_file():
+        known = ", ".join(resources.manifest_ids())
+        raise RequestError(f"{id_or_path}: neither a manifest file nor one of the library ({known})")
+    try:
+        size = path.stat().st_size
+        if size > _MAX_BYTES:
+            raise RequestError(f"{id_or_path}: {size} bytes; a manifest is at most {_MAX_BYTES}")
+        data = path.read_bytes()
+    except OSError as error:
+        raise RequestError(f"{id_or_path}: cannot be read: {error.strerror or error}") from error
+    # Users' files are validated against the schema, which knows their lines; the library's are, in tests.
+    from blockaudit.manifest.validate import block_manifest
+
+    manifest = block_manifest(data, os.fspath(path))
+    return LoadedManifest(manifest, id_or_path, hashlib.sha256(data).hexdigest())
+
+
+def library(name: str) -> LoadedManifest:
+    """A manifest of the library."""
+    data = resources.manifest_path(name).read_bytes()
+    return LoadedManifest(msgspec.json.decode(data, type=Manifest), name, hashlib.sha256(data).hexdigest())

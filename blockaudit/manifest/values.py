@@ -1,0 +1,149 @@
+"""Resolve the values of a manifest under one config.json, keeping the bytes each was read from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import UNSET
+
+from blockaudit.manifest import grammar
+from blockaudit.records.bound import Resolved
+from blockaudit.records.checkpoint import Fault
+from blockaudit.records.manifest import Bound, Value
+
+_ABSENT: Any = object()
+
+
+def lookup(config: Mapping[str, Any], key: str) -> Any:
+    """The value at a dotted key, or the module's absent mark."""
+    if key in config:
+        return config[key]
+    here: Any = config
+    for part in key.split("."):
+        if not isinstance(here, dict) or part not in here:
+            return _ABSENT
+        here = here[part]  # pyright: ignore[reportUnknownVariableType]
+    return here  # pyright: ignore[reportUnknownVariableType]
+
+
+class Resolver:
+    """Values of one manifest under one config. With `pins`, pinned values stand; without, config.json speaks.
+
+    config None means that config.json cannot be read: whatever depends on it is unknown, never a default.
+    """
+
+    def __init__(self, dims: Mapping[str, Value], config: Mapping[str, Any] | None, *, pins: bool) -> None:
+        self._declared = dims
+        self._config = config
+        self._pins = pins
+        self._resolved: dict[str, Resolved] = {}
+        self._busy: set[str] = set()
+        self.problems: list[Fault] = []
+        self.consumed: set[str] = set()
+
+    def dim(self, name: str) -> Resolved:
+        """A symbol of `dims`. Raises grammar.UnknownSymbol where there is none."""
+        if name not in self._resolved:
+            if name not in self._declared or name in self._busy:
+                raise grammar.UnknownSymbol(name)
+            self._busy.add(name)
+            try:
+                self._resolved[name] = self._checked(name, self.value(self._declared[name]))
+            finally:
+                self._busy.discard(name)
+        return self._resolved[name]
+
+    def value(self, value: Value) -> Resolved:
+        """Any value of the manifest. Never raises: what cannot be computed is a problem and unknown."""
+        if not isinstance(value, Bound):
+            return Resolved(value)
+        if self._pins and value.pinned is not UNSET:
+            return Resolved(value.pinned, keys=tuple(self._keys(value)), pinned=True)
+        if value.config is not None:
+            return self._from_config(value)
+        if value.expr is not None:
+            return self.expression(value.expr)
+        condition = self.expression(value.if_ or "False")
+        if not condition.known:
+            return condition
+        chosen = self.value(value.then if condition.value else value.else_)
+        return _joined(chosen.value, (condition, chosen))
+
+    def expression(self, text: str, **extra: Any) -> Resolved:
+        """The value of an expression over dims and `extra` (the layer number)."""
+        parts: list[Resolved] = []
+        env = dict(extra)
+        try:
+            for name in grammar.symbols(text):
+                if name not in env:
+                    part = self.dim(name)
+                    parts.append(part)
+                    if not part.known:
+                        return _joined(None, parts, known=False)
+                    env[name] = part.value
+            return _joined(grammar.evaluate(text, env), parts)
+        except grammar.ExpressionError as error:
+            keys = _joined(None, parts, known=False)
+            self._problem(f"{text!r} cannot be computed: {error}", keys.keys)
+            return keys
+
+    def condition(self, when: str | Bound | None, **extra: Any) -> Resolved:
+        """A `when` clause; absent means true."""
+        if when is None:
+            return Resolved(True)
+        return self.expression(when, **extra) if isinstance(when, str) else self.value(when)
+
+    def _from_config(self, value: Bound) -> Resolved:
+        keys = (value.config,) if isinstance(value.config, str) else tuple(value.config or ())
+        self.consumed.update(keys)
+        if self._config is None:
+            return Resolved(None, known=False, keys=keys[:1])
+        for key in keys:
+            found = lookup(self._config, key)
+            if found is not _ABSENT and found is not None:
+                return Resolved(found, keys=(key,))
+        # An explicit null asks for the class's own rule as absence does; only absence is worth a remark.
+        absent = all(lookup(self._config, key) is _ABSENT for key in keys)
+        default = self.value(value.default)
+        implied = (keys[0],) if absent else ()
+        return Resolved(
+            default.value, default.known, tuple(dict.fromkeys((keys[0], *default.keys))), (*implied, *default.implied)
+        )
+
+    def _keys(self, value: Value) -> Iterator[str]:
+        """Config keys that a pinned value was once read from."""
+        if isinstance(value, Bound):
+            if value.config is not None:
+                yield value.config if isinstance(value.config, str) else value.config[0]
+            for text in filter(None, (value.expr, value.if_)):
+                for name in grammar.symbols(text):
+                    yield from self._keys(self._declared.get(name))
+            for part in (value.then, value.else_):
+                yield from self._keys(part)
+
+    def _checked(self, name: str, resolved: Resolved) -> Resolved:
+        """A dimension must be a number that a shape can hold, or a flag, list or word."""
+        v = resolved.value
+        if isinstance(v, int | float) and not isinstance(v, bool) and not abs(v) < 2**48:
+            self._problem(f"{name} = {v!r} is out of range", resolved.keys, observed=v)
+            return Resolved(None, False, resolved.keys)
+        return resolved
+
+    def _problem(self, message: str, keys: tuple[str, ...], observed: Any = None) -> None:
+        fault = Fault("config-invalid", "config.json", message, observed=observed, evidence=", ".join(keys))
+        if keys and fault not in self.problems:
+            self.problems.append(fault)
+
+
+def _joined(value: Any, parts: Any, known: bool = True) -> Resolved:
+    """A value computed from `parts`: their keys and defaults together. It is pinned only where all its parts are."""
+    parts = tuple(parts)
+    keyed = [p for p in parts if p.keys or p.pinned]
+    return Resolved(
+        value,
+        known and all(p.known for p in parts),
+        tuple(dict.fromkeys(k for p in parts for k in p.keys)),
+        tuple(dict.fromkeys(k for p in parts for k in p.implied)),
+        bool(keyed) and all(p.pinned for p in keyed),
+    )

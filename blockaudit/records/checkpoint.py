@@ -1,0 +1,88 @@
+"""What a checkpoint says about itself, before any weight is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+# Bits per element of every dtype that the safetensors format (0.6 and later) names.
+DTYPE_BITS: dict[str, int] = {
+    "BOOL": 8, "U8": 8, "I8": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32,
+    "F32": 32, "F64": 64, "I64": 64, "U64": 64, "C64": 64,
+    "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E5M2FNUZ": 8, "F8_E4M3FNUZ": 8,
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}  # fmt: skip
+
+
+class TensorHeader(msgspec.Struct, frozen=True, gc=False):
+    """One tensor as a header describes it.
+
+    A msgspec struct and not a dataclass: a header of 90,000 tensors is decoded straight into these.
+
+    shape is in elements; data_offsets are the first and last + 1 byte, relative to the data section of
+    the file that holds the tensor (`FileHeader.data_start`).
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+    @property
+    def nbytes(self) -> int:
+        return self.data_offsets[1] - self.data_offsets[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something wrong with a file, found while reading it. `rule` is a rule name of group F, K or S."""
+
+    rule: str
+    file: str
+    message: str
+    tensors: tuple[str, ...] = ()
+    expected: Any = None
+    observed: Any = None
+    evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """One weight file: its name as reported (relative to SOURCE), size and tensors.
+
+    `readable` is false where the header could not be understood: its keys are unknown, not absent.
+    """
+
+    name: str
+    path: str
+    size: int
+    container: str  # safetensors | torch-zip | torch-legacy
+    data_start: int
+    tensors: dict[str, TensorHeader]
+    metadata: dict[str, str] = field(default_factory=lambda: {})
+    readable: bool = True
+    # Tensors that share one storage (pickled state dicts only): key -> storage id.
+    storages: dict[str, str] = field(default_factory=lambda: {})
+    # Keys whose elements do not lie side by side (pickled state dicts only): their byte range runs from first to last.
+    strided: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Everything SOURCE says: files, merged tensors, config.json and the faults met on the way."""
+
+    source: str
+    format: str  # safetensors | sharded-safetensors | torch | sharded-torch
+    folder: str  # where config.json was looked for
+    files: tuple[FileHeader, ...]
+    tensors: dict[str, TensorHeader]
+    owner: dict[str, FileHeader]
+    config: dict[str, Any] | None
+    faults: tuple[Fault, ...]
+    sidecars: tuple[str, ...] = ()  # other files beside the weights that are known and not read (training_args.bin)
+    adapter: dict[str, Any] | None = None  # adapter_config.json
+
+    @property
+    def readable(self) -> bool:
+        return all(f.readable for f in self.files)

@@ -1,0 +1,49 @@
+"""Contract fields, and what a witness says of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Witness = Literal["declared", "stored", "executed", "measured"]
+WITNESSES: tuple[Witness, ...] = ("declared", "stored", "executed", "measured")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One witness's value for one field.
+
+    `bytes_read` names the bytes that the value was read from (`config.json: rms_norm_eps`); two statements with the
+    same `bytes_read` are one witness (contract section 1).
+    """
+
+    value: Any
+    evidence: str
+    bytes_read: str
+
+
+@dataclass(frozen=True, slots=True)
+class Testimony:
+    """What one witness says: field -> statement. A field that is absent is unknown to the witness."""
+
+    witness: Witness
+    statements: dict[str, Statement] = field(default_factory=lambda: {})
+
+
+@dataclass(frozen=True, slots=True)
+class ContractRow:
+    """One field of the contract, by witness. `agrees` is None where fewer than two witnesses read different bytes."""
+
+    field: str
+    statements: dict[Witness, Statement]
+    agrees: bool | None
+    required: bool = False
+
+    def value(self, witness: Witness) -> Any:
+        said = self.statements.get(witness)
+        return None if said is None else said.value
+
+    @property
+    def known(self) -> bool:
+        """Whether any witness could speak to the field."""
+        return any(s.value is not None for s in self.statements.values())

@@ -1,0 +1,78 @@
+"""Findings and the report: what every output format renders and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from blockaudit.records.contract import ContractRow
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+Verdict = Literal["accepted", "rejected", "unverified"]
+EXIT_STATUS: dict[Verdict, int] = {"accepted": 0, "rejected": 1, "unverified": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault, once: where it repeats in every layer, `subject` or `message` carries the range."""
+
+    code: str
+    name: str
+    severity: Severity
+    subject: str
+    message: str
+    tensors: tuple[str, ...] = ()
+    expected: Any = None
+    observed: Any = None
+    evidence: str = ""
+    help: str = ""
+    lab: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The thing audited. `bytes` counts tensor bytes, `parameters` elements of logical tensors as stored."""
+
+    source: str
+    format: str
+    files: tuple[str, ...]
+    tensors: int
+    parameters: int
+    bytes: int
+    dtypes: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestChoice:
+    """Which manifest the audit used, how it was chosen and how sure (0 to 1)."""
+
+    architecture_id: str
+    id: str
+    chosen_by: Literal["flag", "config", "keys"]
+    confidence: float
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One audit, whole (contract section 3)."""
+
+    kind: str
+    verdict: Verdict
+    level: str
+    subject: Subject
+    manifest: ManifestChoice | None
+    contract: tuple[ContractRow, ...]
+    findings: tuple[Finding, ...]
+    not_checked: tuple[str, ...]
+    version: str
+    gates: tuple[dict[str, Any], ...] = ()
+    evaluation_state: dict[str, Any] = field(default_factory=lambda: {})
+
+    @property
+    def exit_status(self) -> int:
+        return EXIT_STATUS[self.verdict]
+
+    def count(self, severity: Severity) -> int:
+        return sum(f.severity == severity for f in self.findings)

@@ -1,0 +1,146 @@
+"""The report as JSON: contract section 3, key for key, and byte for byte the same for the same report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from blockaudit.errors import RequestError
+from blockaudit.records.contract import WITNESSES, ContractRow, Statement, Witness
+from blockaudit.records.report import Finding, ManifestChoice, Report, Subject
+from blockaudit.report.plain import plain
+
+FORMAT = "json"
+SUFFIX = ".json"
+# One report per line: a reader may follow a long run.
+STREAMS = True
+
+SCHEMA = "blockaudit/report/1"
+
+
+def render(report: Report) -> str:
+    """One report, indented."""
+    return _dump(report, indent=1)
+
+
+def render_many(reports: Sequence[Report]) -> str:
+    """Several reports, one per line."""
+    return "".join(_dump(report, indent=None) for report in reports)
+
+
+def _dump(report: Report, indent: int | None) -> str:
+    import json  # imported here: an audit that prints text has no use for it
+
+    separators = (",", ":") if indent is None else (",", ": ")
+    # ensure_ascii: lone surrogates (file names that are no UTF-8) survive as escapes, and no locale spoils the bytes.
+    text = json.dumps(to_dict(report), ensure_ascii=True, allow_nan=False, indent=indent, separators=separators)
+    return text + "\n"
+
+
+def to_dict(report: Report) -> dict[str, Any]:
+    """The JSON document of `report`, keys in the contract's order."""
+    return {
+        "schema": SCHEMA,
+        "kind": report.kind,
+        "verdict": report.verdict,
+        "level": report.level,
+        "tool": {"name": "blockaudit", "version": report.version},
+        "subject": _subject(report.subject),
+        "manifest": None if report.manifest is None else _manifest(report.manifest),
+        "contract": [_row(row) for row in report.contract],
+        "findings": [_finding(finding) for finding in report.findings],
+        "not_checked": list(report.not_checked),
+        "gates": plain(report.gates),
+        "evaluation_state": plain(report.evaluation_state),
+        "summary": _summary(report),
+    }
+
+
+def _subject(subject: Subject) -> dict[str, Any]:
+    return {
+        "source": subject.source,
+        "format": subject.format,
+        "files": list(subject.files),
+        "tensors": subject.tensors,
+        "parameters": subject.parameters,
+        "bytes": subject.bytes,
+        "dtypes": dict(sorted(subject.dtypes.items())),
+    }
+
+
+def _manifest(choice: ManifestChoice) -> dict[str, Any]:
+    return {
+        "architecture_id": choice.architecture_id,
+        "id": choice.id,
+        "chosen_by": choice.chosen_by,
+        "confidence": choice.confidence,
+        "sha256": choice.sha256,
+    }
+
+
+def _row(row: ContractRow) -> dict[str, Any]:
+    said = {w: row.statements[w] for w in WITNESSES if w in row.statements}
+    return {
+        "field": row.field,
+        **{w: plain(row.value(w)) for w in WITNESSES},
+        "agrees": row.agrees,
+        "evidence": {w: statement.evidence for w, statement in said.items()},
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "code": finding.code,
+        "name": finding.name,
+        "severity": finding.severity,
+        "subject": finding.subject,
+        "tensors": list(finding.tensors),
+        "message": finding.message,
+        "expected": plain(finding.expected),
+        "observed": plain(finding.observed),
+        "evidence": finding.evidence,
+        "help": finding.help,
+        "lab": list(finding.lab),
+    }
+
+
+def _summary(report: Report) -> dict[str, int]:
+    return {
+        "errors": report.count("error"),
+        "warnings": report.count("warning"),
+        "notes": report.count("note"),
+        "checked": sum(row.agrees is not None for row in report.contract),
+        "unknown": sum(not row.known for row in report.contract),
+    }
+
+
+def from_dict(document: dict[str, Any]) -> Report:
+    """The report that a JSON document carries; `to_dict(from_dict(d)) == d` for every `d` that `to_dict` made.
+
+    What the JSON leaves out (`required`, `bytes_read`) comes back as the nearest thing it says.
+    """
+    if document.get("schema") != SCHEMA:
+        raise RequestError(f"not a report: expected schema {SCHEMA!r}, found {document.get('schema')!r}")
+    return Report(
+        kind=document["kind"],
+        verdict=document["verdict"],
+        level=document["level"],
+        subject=msgspec.convert(document["subject"], Subject),
+        manifest=msgspec.convert(document["manifest"], ManifestChoice | None),
+        contract=tuple(_row_from(row) for row in document["contract"]),
+        findings=msgspec.convert(document["findings"], tuple[Finding, ...]),
+        not_checked=tuple(document["not_checked"]),
+        version=document["tool"]["version"],
+        gates=tuple(document["gates"]),
+        evaluation_state=document["evaluation_state"],
+    )
+
+
+def _row_from(row: dict[str, Any]) -> ContractRow:
+    evidence: dict[Witness, str] = row["evidence"]
+    said: dict[Witness, Statement] = {
+        w: Statement(row[w], evidence[w], evidence[w]) for w in WITNESSES if w in evidence
+    }
+    return ContractRow(row["field"], said, row["agrees"])

@@ -1,0 +1,132 @@
+"""The report as a person reads it in a terminal: the verdict first, then why, then the contract, then what is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from blockaudit.records.report import Report, Verdict
+from blockaudit.report.contract_table import contract_table
+from blockaudit.report.escape import escape
+from blockaudit.report.findings import findings
+from blockaudit.report.layout import Line, cells, pad, paint, wrapped
+from blockaudit.report.words import count, quantity, shortened, size
+
+FORMAT = "text"
+SUFFIX = ".txt"
+STREAMS = True
+
+_STYLE: dict[Verdict, str] = {"accepted": "good", "rejected": "bad", "unverified": "warn"}
+# Findings that leave an audit unverified by themselves (contract section 4).
+_UNVERIFYING = ("unknown-architecture", "adapter-only")
+
+
+def render(report: Report, color: bool = False, width: int = 100, brief: bool = False) -> str:
+    """The whole report; `brief` keeps the verdict and the findings."""
+    lines = [*_verdict(report, width), *_subject(report, width), *findings(report.findings, width)]
+    if not brief:
+        lines += contract_table(report.contract, width)
+        lines += _gates(report, width)
+        lines += _not_checked(report, width)
+        lines += _summary(report, width)
+    return paint(lines, color)
+
+
+def render_many(reports: Sequence[Report]) -> str:
+    """Several reports, an empty line after each."""
+    return "".join(render(report) + "\n" for report in reports)
+
+
+def _verdict(report: Report, width: int) -> list[Line]:
+    style = _STYLE[report.verdict]
+    first: Line = (
+        (report.verdict.upper(), style),
+        (f" at {escape(report.level)} level  ", ""),
+        (escape(report.subject.source), "head"),
+        (f"  ({_chosen(report)})", "dim"),
+    )
+    return [first, *(wrapped("  ", why, width, style) if (why := _why(report)) else [])]
+
+
+def _chosen(report: Report) -> str:
+    chosen = report.manifest
+    if chosen is None:
+        return "no manifest"
+    by = {"flag": "given by --manifest", "config": "chosen by config", "keys": "chosen by keys"}[chosen.chosen_by]
+    sure = "" if chosen.confidence >= 1 else f", {chosen.confidence:.0%} sure"
+    return f"{escape(chosen.id)}, {by}{sure}"
+
+
+def _why(report: Report) -> str:
+    if report.verdict == "rejected":
+        return _why_rejected(report)
+    return _why_unverified(report) if report.verdict == "unverified" else ""
+
+
+def _why_rejected(report: Report) -> str:
+    # Without an error it was --strict that rejected.
+    severity = "error" if report.count("error") else "warning"
+    reasons = [finding for finding in report.findings if finding.severity == severity]
+    number = count(len(reasons), severity) + (", first" if len(reasons) > 1 else "")
+    return ": ".join([number, *(f"{f.code} {f.name}: {shortened(f.message)}" for f in reasons[:1])])
+
+
+def _why_unverified(report: Report) -> str:
+    named = [f for f in report.findings if f.name in _UNVERIFYING]
+    if named:
+        return f"{named[0].code} {named[0].name}: {shortened(named[0].message)}"
+    open_fields = [escape(row.field) for row in report.contract if row.required and row.agrees is None]
+    if not open_fields:
+        return "no two witnesses could be compared"
+    shown = ", ".join(open_fields[:3]) + (f" and {len(open_fields) - 3} more" if len(open_fields) > 3 else "")
+    return f"{count(len(open_fields), 'field')} that this level requires could not be checked: {shown}"
+
+
+def _subject(report: Report, width: int) -> list[Line]:
+    subject = report.subject
+    dtypes = ", ".join(f"{escape(name)} {number:,}" for name, number in sorted(subject.dtypes.items()))
+    parts = [
+        f"{escape(subject.format)}, {count(len(subject.files), 'file')}",
+        count(subject.tensors, "tensor"),
+        quantity(subject.parameters, "parameter"),
+        size(subject.bytes),
+    ]
+    return wrapped("  ", ", ".join(parts) + (f"  ({dtypes})" if dtypes else ""), width, "dim")
+
+
+def _gates(report: Report, width: int) -> list[Line]:
+    if not report.gates:
+        return []
+    lines: list[Line] = [(), (("Gates", "head"),)]
+    for gate in report.gates:
+        lines += wrapped("  ", escape(f"{gate['gate']}: {gate['status']}  {gate['why']}"), width)
+    return lines
+
+
+def _not_checked(report: Report, width: int) -> list[Line]:
+    if not report.not_checked:
+        return []
+    title = f"Not checked at {escape(report.level)} level: {count(len(report.not_checked), 'field')}"
+    lines: list[Line] = [(), ((title, "head"),)]
+    groups = _grouped(report.not_checked)
+    widest = max(cells(group) for group in groups)
+    for group, sites in groups.items():
+        said = "; ".join(f"{site}: {', '.join(names)}" if site else ", ".join(names) for site, names in sites.items())
+        lines += wrapped(f"  {pad(group, widest)}  ", said, width)
+    return lines
+
+
+def _grouped(fields: Iterable[str]) -> dict[str, dict[str, list[str]]]:
+    """`stack.branch` -> `site` -> fields, so that a long list says each name once."""
+    groups: dict[str, dict[str, list[str]]] = {}
+    for field in fields:
+        *path, name = escape(field).split(".")
+        groups.setdefault(".".join(path[:2]), {}).setdefault(".".join(path[2:]), []).append(name)
+    return groups
+
+
+def _summary(report: Report, width: int) -> list[Line]:
+    checked = sum(row.agrees is not None for row in report.contract)
+    unknown = sum(not row.known for row in report.contract)
+    found = ", ".join(count(report.count(s), s) for s in ("error", "warning", "note"))
+    said = f"{found}; {count(checked, 'field')} checked, {unknown} unknown"
+    return [(), *wrapped("", said, width, _STYLE[report.verdict])]
