@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from blockaudit.checkpoint.files import lfs_size, read_capped, reason
+from blockaudit.checkpoint.files import lfs_size, read_capped, reason, short
 from blockaudit.checkpoint.jsontext import BadJsonError, parse_object
 from blockaudit.records.checkpoint import Fault
 
@@ -39,6 +39,6 @@ def read_config(folder: str, name: str = "config.json") -> tuple[dict[str, Any] 
     except BadJsonError as error:
         return None, [_invalid(name, str(error))]
     if twice:
-        text = f"{name} gives {twice[0]} more than once with different values; the last one counts"
-        return config, [Fault("config-invalid", name, text, observed=twice[0])]
+        text = f"{name} gives {short(twice[0])} more than once with different values; the last one counts"
+        return config, [Fault("config-invalid", name, text, observed=short(twice[0]))]
     return config, []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
@@ -59,6 +59,11 @@ def read_capped(path: str, cap: int) -> bytes:
         os.close(fd)
 
 
+def short(name: str, limit: int = 200) -> str:
+    """A name for a message: a header may hold one of a hundred megabytes."""
+    return name if len(name) <= limit else f"{name[: limit - 3]}..."
+
+
 def reason(error: OSError) -> str:
     """Why a file could not be opened, without the path that Python puts into the message."""
     return (error.strerror or str(error)).lower()
@@ -76,8 +81,8 @@ def lfs_size(head: bytes) -> int | None:
 
 
 @contextmanager
-def gc_paused() -> Iterator[None]:
-    """No garbage collection inside: tens of thousands of new objects, none of them garbage, cost a third of the time."""
+def gc_paused() -> Generator[None]:
+    """No garbage collection inside: it would take a third of the time, over new objects of which none is garbage."""
     enabled = gc.isenabled()
     gc.disable()
     try:

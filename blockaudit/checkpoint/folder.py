@@ -1,4 +1,4 @@
-"""Which files of a folder are the checkpoint: the Hugging Face layout, and the few ways in which people depart from it."""
+"""Which files of a folder are the checkpoint: the Hugging Face layout, and the few ways to depart from it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PREFERRED = (
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The file of a folder to start from, by name; `sharded` are parts of a training state where there is no such file."""
+    """The file of a folder to start from, by name; without one, `sharded` are the parts of a training state."""
 
     name: str
     sidecars: tuple[str, ...]
@@ -38,10 +38,12 @@ class Choice:
 
 
 def is_sidecar(name: str) -> bool:
+    """Whether a name is that of training state beside the weights."""
     return _SIDECAR.fullmatch(name) is not None
 
 
 def is_sharded_state(name: str) -> bool:
+    """Whether a name is that of one part of a distributed training state."""
     return _SHARDED.fullmatch(name) is not None
 
 
@@ -63,7 +65,9 @@ def _several(source: str, names: list[str]) -> RequestError:
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     if len(_stems(names)) == 1:
         (stem,) = _stems(names)
-        return RequestError(f"{source}: {len(names)} shards ({shown}) and no index: expected {stem}{INDEX_SUFFIX} beside them")
+        return RequestError(
+            f"{source}: {len(names)} shards ({shown}) and no index: expected {stem}{INDEX_SUFFIX} beside them"
+        )
     return RequestError(f"{source}: several weight files ({shown}): name the one to audit")
 
 
@@ -73,9 +77,11 @@ def _nothing(source: str, names: list[str]) -> RequestError:
     foreign = [name for name in names if name.lower().endswith(FOREIGN_SUFFIXES)]
     if foreign:
         return RequestError(
-            f"{source}: no weights that blockaudit reads: found {foreign[0]}, expected safetensors or a PyTorch state dict"
+            f"{source}: no weights in a format that is read: found {foreign[0]}, expected safetensors or a state dict"
         )
-    return RequestError(f"{source}: no weights in this folder: expected model.safetensors, a shard index or pytorch_model.bin")
+    return RequestError(
+        f"{source}: no weights in this folder: expected model.safetensors, a shard index or pytorch_model.bin"
+    )
 
 
 def _other_weights(names: list[str]) -> list[list[str]]:
@@ -100,7 +106,7 @@ def _pick(source: str, names: list[str]) -> str:
 
 
 def choose(folder: str, source: str) -> Choice:
-    """Choose the weights of a folder. Raises RequestError where there are none, or several with nothing to choose by."""
+    """Choose the weights of a folder. Raises RequestError where there are none, or no way to choose between several."""
     names = names_in(folder, source)
     picked = _pick(source, names)
     sidecars = tuple(name for name in names if is_sidecar(name) and name != picked)

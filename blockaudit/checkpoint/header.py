@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from blockaudit.checkpoint.files import gc_paused, lfs_size, open_regular, pread_all, reason
+from blockaudit.checkpoint.files import gc_paused, lfs_size, open_regular, pread_all, reason, short
 from blockaudit.checkpoint.header_text import parse_header
 from blockaudit.checkpoint.jsontext import BadJsonError
 from blockaudit.checkpoint.layout import check_layout
@@ -102,7 +102,9 @@ def _read(fd: int, size: int, path: str, name: str) -> tuple[FileHeader, list[Fa
     entries = list(text.tensors.items())
     if text.repeated:
         keys = tuple(dict.fromkeys(key for key, _ in text.repeated))
-        faults.append(Fault("duplicate-key", name, f"the header names {keys[0]} more than once; the last one counts", keys))
+        faults.append(
+            Fault("duplicate-key", name, f"the header names {short(keys[0])} more than once; the last one counts", keys)
+        )
         # The bytes of a replaced entry are not a hole: the double name is the fault.
         entries.extend(pair for pair in text.repeated if text.tensors[pair[0]] != pair[1])
     faults.extend(check_layout(entries, name, start, size - start))
@@ -118,10 +120,14 @@ def read_header(path: str, name: str) -> tuple[FileHeader, list[Fault]]:
     try:
         fd, size = open_regular(path)
     except OSError as error:
-        return unread(path, name, 0, "safetensors"), [Fault("unreadable-file", name, f"cannot be read: {reason(error)}")]
+        return unread(path, name, 0, "safetensors"), [
+            Fault("unreadable-file", name, f"cannot be read: {reason(error)}")
+        ]
     try:
         return _read(fd, size, path, name)
     except OSError as error:
-        return unread(path, name, size, "safetensors"), [Fault("unreadable-file", name, f"cannot be read: {reason(error)}")]
+        return unread(path, name, size, "safetensors"), [
+            Fault("unreadable-file", name, f"cannot be read: {reason(error)}")
+        ]
     finally:
         os.close(fd)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from blockaudit.checkpoint.files import short
 from blockaudit.checkpoint.jsontext import BadJsonError, Pairs, parse_pairs
 from blockaudit.records.checkpoint import TensorHeader
 
@@ -67,22 +68,22 @@ def _sizes(value: Any, name: str) -> tuple[int, ...]:
 
 def _entry(key: str, value: Any) -> TensorHeader:
     if not isinstance(value, Pairs):
-        raise BadJsonError(f"the entry of {key} is not an object")
+        raise BadJsonError(f"the entry of {short(key)} is not an object")
     fields = dict(value)
     if len(fields) != len(value):
-        raise BadJsonError(f"the entry of {key} gives a field twice")
+        raise BadJsonError(f"the entry of {short(key)} gives a field twice")
     unknown = [name for name in fields if name not in _FIELDS]
     missing = [name for name in _FIELDS if name not in fields]
     if unknown:
-        raise BadJsonError(f"the entry of {key} has a field {unknown[0]} that the format does not know")
+        raise BadJsonError(f"the entry of {short(key)} has a field {short(unknown[0])} that the format does not know")
     if missing:
-        raise BadJsonError(f"the entry of {key} has no {missing[0]}")
+        raise BadJsonError(f"the entry of {short(key)} has no {missing[0]}")
     if not isinstance(fields["dtype"], str):
-        raise BadJsonError(f"the dtype of {key} is not a string")
-    offsets = _sizes(fields["data_offsets"], f"data_offsets of {key}")
+        raise BadJsonError(f"the dtype of {short(key)} is not a string")
+    offsets = _sizes(fields["data_offsets"], f"data_offsets of {short(key)}")
     if len(offsets) != 2:
-        raise BadJsonError(f"data_offsets of {key} has {len(offsets)} numbers instead of 2")
-    return TensorHeader(fields["dtype"], _sizes(fields["shape"], f"shape of {key}"), (offsets[0], offsets[1]))
+        raise BadJsonError(f"data_offsets of {short(key)} has {len(offsets)} numbers instead of 2")
+    return TensorHeader(fields["dtype"], _sizes(fields["shape"], f"shape of {short(key)}"), (offsets[0], offsets[1]))
 
 
 def _metadata(value: Any) -> dict[str, str]:
@@ -90,7 +91,7 @@ def _metadata(value: Any) -> dict[str, str]:
         raise BadJsonError("__metadata__ is not an object")
     for key, text in value:
         if not isinstance(text, str):
-            raise BadJsonError(f"__metadata__ maps {key} to something that is not a string")
+            raise BadJsonError(f"__metadata__ maps {short(key)} to something that is not a string")
     return dict(value)
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
-from blockaudit.checkpoint.files import gc_paused, read_capped, reason
+from blockaudit.checkpoint.files import gc_paused, read_capped, reason, short
 from blockaudit.checkpoint.jsontext import BadJsonError, Pairs, parse_pairs
 from blockaudit.records.checkpoint import Fault
 
@@ -75,7 +75,9 @@ def _exact(raw: bytes, name: str) -> tuple[dict[str, str], int | None, list[Faul
         return weight_map, total, []
     seen: set[str] = set()
     twice = tuple(dict.fromkeys(k for k, _ in written if k in seen or seen.add(k)))
-    fault = Fault("duplicate-key", name, f"the index lists {twice[0]} more than once; the last entry counts", twice)
+    fault = Fault(
+        "duplicate-key", name, f"the index lists {short(twice[0])} more than once; the last entry counts", twice
+    )
     return weight_map, total, [fault]
 
 
@@ -130,6 +132,6 @@ def refused_name(folder: str, shard: str) -> str:
 
 
 def family(index_name: str) -> re.Pattern[str]:
-    """File names that belong to the checkpoint of an index: `model-00001-of-00002.safetensors` for model.safetensors."""
+    """Names of the shards of an index: `model-00001-of-00002.safetensors` for model.safetensors.index.json."""
     stem, suffix = os.path.splitext(os.path.basename(index_name).removesuffix(INDEX_SUFFIX))
     return re.compile(rf"{re.escape(stem)}[-_.]\d+-of-\d+{re.escape(suffix)}", re.ASCII)

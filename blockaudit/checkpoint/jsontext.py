@@ -1,4 +1,4 @@
-"""JSON from files that nobody vouches for: duplicate keys are seen, and no input ends in anything but `BadJsonError`."""
+"""JSON from files that nobody vouches for: duplicate keys are seen, and whatever is wrong is a `BadJsonError`."""
 
 from __future__ import annotations
 

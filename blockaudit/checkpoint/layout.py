@@ -1,10 +1,11 @@
-"""Whether the tensors of one file lie in it as the format demands: in range, side by side, as long as their shape says."""
+"""Whether the tensors of one file lie in it as the format demands: in range, side by side, as long as shapes say."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 
+from blockaudit.checkpoint.files import short
 from blockaudit.records.checkpoint import DTYPE_BITS, Fault, TensorHeader
 
 MAX_RANK = 1024
@@ -17,10 +18,10 @@ def _described(dtype: str, shape: tuple[int, ...]) -> tuple[int, str]:
     """Bytes that a dtype and a shape come to, or -1 and why there is no such number."""
     bits = DTYPE_BITS.get(dtype)
     if bits is None:
-        return -1, f"has the unknown dtype {dtype!r}"
+        return -1, f"has the unknown dtype {short(dtype, 40)!r}"
     if len(shape) > MAX_RANK:
         return -1, f"has {len(shape)} dimensions"
-    if shape and not (0 <= min(shape) and max(shape) < _U64):
+    if shape and (min(shape) < 0 or max(shape) >= _U64):
         return -1, f"has an impossible shape {list(shape)[:8]}"
     total = math.prod(shape) * bits
     if total >= _U64 * 8:
@@ -64,9 +65,8 @@ class _Scan:
         elif not 0 <= start <= stop < _U64:
             self.bad.append((key, f"has the impossible byte range {start}-{stop}"))
         elif stop - start != size[0]:
-            self.bad.append(
-                (key, f"of dtype {tensor.dtype} and shape {list(tensor.shape)[:8]} needs {size[0]:,} bytes and has {stop - start:,}")
-            )
+            kind = f"of dtype {tensor.dtype} and shape {list(tensor.shape)[:8]}"
+            self.bad.append((key, f"{kind} needs {size[0]:,} bytes and has {stop - start:,}"))
             self.mismatch = self.mismatch or (size[0], stop - start)
 
 
@@ -88,7 +88,9 @@ class _Spans:
         owner = ""
         for start, stop, key in spans:
             if start < self.end:
-                self.first = self.first or f"{key} starts at byte {start:,}, where {owner} reaches to {self.end:,}"
+                self.first = (
+                    self.first or f"{short(key)} starts at byte {start:,}, where {short(owner)} reaches to {self.end:,}"
+                )
                 self.overlapping[owner] = self.overlapping[key] = None
             elif start > self.end:
                 self.holes.append((self.end, start))
@@ -110,7 +112,7 @@ def _shape_faults(scan: _Scan, file: str) -> list[Fault]:
         Fault(
             "corrupt-header",
             file,
-            f"the header contradicts itself: {key} {why}{more}",
+            f"the header contradicts itself: {short(key)} {why}{more}",
             tuple(k for k, _ in scan.bad),
             expected=need,
             observed=have,
@@ -144,7 +146,7 @@ def _gap_fault(file: str, holes: list[tuple[int, int]]) -> Fault:
 
 
 def check_layout(entries: list[Entry], file: str, data_start: int, data_size: int) -> list[Fault]:
-    """Faults of the layout of one safetensors file whose data section starts at `data_start` and has `data_size` bytes."""
+    """Faults of the layout of one safetensors file, whose `data_size` bytes of data start at byte `data_start`."""
     scan = _Scan()
     scan.run(entries)
     if scan.contiguous and scan.end == data_size:

@@ -11,34 +11,12 @@ import pickletools
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
-# A state dict of 90,000 tensors takes some three million steps.
-MAX_STEPS = 12_000_000
+from blockaudit.checkpoint.refusal import RefusedError, malformed, unsafe
 
-
-class RefusedError(Exception):
-    """A file that is not read on: the rule it breaks and why, in half a sentence."""
-
-    def __init__(self, rule: str, message: str, expected: Any = None, observed: Any = None) -> None:
-        super().__init__(message)
-        self.rule, self.message, self.expected, self.observed = rule, message, expected, observed
-
-
-def malformed(why: str) -> RefusedError:
-    return RefusedError("unreadable-file", f"its pickle is malformed: {why}")
-
-
-def printable(name: str) -> str:
-    """A name from a pickle, cut, with what could not be encoded spelt out."""
-    return name[:200].encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def unsafe(name: str) -> RefusedError:
-    return RefusedError(
-        "unsafe-pickle",
-        f"its pickle asks for {printable(name)}, which a state dict has no use for; nothing was run. "
-        "Save the state dict alone, as safetensors",
-        observed=printable(name),
-    )
+# A state dict of 90,000 tensors takes three million steps and leaves a few thousand values on the stack. Every step
+# may make an object of 60 bytes from one byte of the file: these two bound the memory that a hostile file can take.
+MAX_STEPS = 6_000_000
+MAX_STACK = 200_000
 
 
 class Source(Protocol):
@@ -70,38 +48,37 @@ class Vocabulary(Protocol):
 
 
 _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_ARGUMENT = frozenset(
-    "INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE "
-    "SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8".split()
-)
+# Opcodes that push their argument.
+_ARGUMENT = frozenset((
+    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING",
+    "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES",
+    "BINBYTES8", "BYTEARRAY8",
+))  # fmt: skip
 _EMPTY: dict[str, Callable[[], Any]] = {"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_SET": list, "EMPTY_TUPLE": tuple}
 _SCALAR = (str, int, float, bytes, type(None))
 
 
 class Machine:
-    """One pickle's stack and memo. Values are None, bool, int, float, str, bytes, list, tuple, dict, or the vocabulary's."""
+    """One pickle's stack and memo. Its values are Python's plain ones and containers, and the vocabulary's."""
 
     def __init__(self, words: Vocabulary) -> None:
         self.words = words
         self.stack: list[Any] = []
         self.below: list[list[Any]] = []
         self.memo: dict[Any, Any] = {}
-        self.steps = 0
 
     def run(self, source: Source) -> Any:
         """The value of the pickle that starts at the source's position; leaves the source behind its last byte."""
+        steps = 0
         try:
             for opcode, arg, _ in pickletools.genops(cast("Any", source)):
-                self._charge(1)
+                steps += 1
+                if steps > MAX_STEPS or len(self.stack) + len(self.below) > MAX_STACK:
+                    raise RefusedError("unreadable-file", "its pickle takes more steps or stack than a state dict has")
                 self._step(opcode.name, arg)
             return self.stack.pop()
-        except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
+        except (ValueError, IndexError, KeyError, TypeError, OverflowError, Warning) as error:
             raise malformed(str(error)[:120] or type(error).__name__) from error
-
-    def _charge(self, steps: int) -> None:
-        self.steps += steps
-        if self.steps > MAX_STEPS:
-            raise RefusedError("unreadable-file", f"its pickle takes more than {MAX_STEPS:,} steps")
 
     def _step(self, name: str, arg: Any) -> None:
         stack = self.stack

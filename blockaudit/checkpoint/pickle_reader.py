@@ -6,7 +6,7 @@ import os
 
 from blockaudit.checkpoint.files import gc_paused, open_regular, reason
 from blockaudit.checkpoint.header import unread
-from blockaudit.checkpoint.pickle_machine import RefusedError
+from blockaudit.checkpoint.refusal import RefusedError
 from blockaudit.checkpoint.state_dict import Named, name_tensors
 from blockaudit.records.checkpoint import Fault, FileHeader
 
@@ -26,8 +26,8 @@ def _named(fd: int, size: int, *, zipped: bool) -> Named:
 def read_pickle(path: str, name: str) -> tuple[FileHeader, list[Fault]]:
     """Read the tensor headers of the state dict at `path`, reported as `name`; whatever is wrong with it is a fault.
 
-    Byte ranges are absolute (`data_start` is 0). `storages` maps every key to its storage, `strided` names the keys whose
-    elements do not lie side by side. Nothing in the file is executed, and none of its names imported.
+    Byte ranges are absolute (`data_start` is 0). `storages` maps every key to its storage, `strided` names the keys
+    whose elements do not lie side by side. Nothing in the file is executed, and none of its names imported.
     """
     try:
         fd, size = open_regular(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from blockaudit.checkpoint.files import short
 from blockaudit.records.checkpoint import Fault, TensorHeader
 
 _LORA = re.compile(
@@ -15,7 +16,10 @@ _FSDP = (
     "gather it with FullStateDictConfig (FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT)), or run "
     "`accelerate merge-weights DIR OUT`"
 )
-_ZERO = "run `python zero_to_fp32.py DIR OUT` (it lies in the DeepSpeed checkpoint folder), or set stage3_gather_16bit_weights_on_model_save"
+_ZERO = (
+    "run `python zero_to_fp32.py DIR OUT` (it lies in the DeepSpeed checkpoint folder), or set "
+    "stage3_gather_16bit_weights_on_model_save"
+)
 _DCP = "run `python -m torch.distributed.checkpoint.format_utils dcp_to_torch DIR OUT.pt`"
 
 
@@ -34,7 +38,7 @@ def _flat(tensors: Mapping[str, TensorHeader], file: str) -> Fault | None:
     keys = [key for key in tensors if "flat_param" in key and _FLAT.search(key)]
     if not keys:
         return None
-    return _training(file, f"{len(keys):,} tensors are FSDP flat parameters ({keys[0]})", _FSDP, keys)
+    return _training(file, f"{len(keys):,} tensors are FSDP flat parameters ({short(keys[0])})", _FSDP, keys)
 
 
 def _zero3(tensors: Mapping[str, TensorHeader], file: str) -> Fault | None:
@@ -52,12 +56,17 @@ def training_state(tensors: Mapping[str, TensorHeader], file: str) -> Fault | No
 
 
 def adapter_only(tensors: Mapping[str, TensorHeader], file: str, *, declared: bool) -> Fault | None:
-    """`adapter-only` where adapter_config.json lies beside the weights and the keys do not contradict, or all keys are an adapter's."""
+    """`adapter-only` where every key is an adapter's, or adapter_config.json lies beside (`declared`) and some are."""
     if not tensors:
         return None
-    if declared and not any(".lora_" in key or "adapter" in file for key in tensors):
+    if declared and not file.startswith("adapter_model") and not any(_LORA.search(key) for key in tensors):
         return None
     if not declared and not all("_" in key and _LORA.search(key) for key in tensors):
         return None
-    text = f"{len(tensors):,} tensors of a PEFT adapter and no base model: audit the base model, or merge_and_unload() first"
-    return Fault("adapter-only", file, text, evidence="adapter_config.json" if declared else "every key is an adapter's")
+    text = (
+        f"{len(tensors):,} tensors of a PEFT adapter and no base model: "
+        "audit the base model, or merge_and_unload() first"
+    )
+    return Fault(
+        "adapter-only", file, text, evidence="adapter_config.json" if declared else "every key is an adapter's"
+    )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from blockaudit.checkpoint.files import short
 from blockaudit.checkpoint.index import Index, family
 from blockaudit.records.checkpoint import Fault, FileHeader
 
 
 def _names(names: Sequence[str], limit: int = 5) -> str:
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
+    return ", ".join(map(short, names[:limit])) + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
 
 
 def missing(index: Index, name: str, shards: Sequence[str]) -> list[Fault]:
@@ -22,7 +23,7 @@ def missing(index: Index, name: str, shards: Sequence[str]) -> list[Fault]:
         Fault(
             "shard-missing",
             shards[0] if len(shards) == 1 else name,
-            f"{_names(shards)} {verb} not there; {name} puts {len(keys):,} tensors into {'it' if verb == 'is' else 'them'}",
+            f"{_names(shards)} {verb} not there; {name} puts {len(keys):,} tensors there",
             keys,
             expected=len(index.shards),
             observed=len(index.shards) - len(shards),
@@ -37,7 +38,7 @@ def refused(index: Index, name: str, shards: Mapping[str, str]) -> list[Fault]:
         Fault(
             "index-mismatch",
             name,
-            f"the shard name {shard!r} {why}; the file was not opened",
+            f"the shard name {short(shard)!r} {why}; the file was not opened",
             tuple(index.keys_of[shard]),
             evidence=f"{name}: weight_map",
         )
@@ -63,7 +64,9 @@ def misplaced(index: Index, name: str, files: Sequence[FileHeader]) -> list[Faul
         held = shard.tensors
         absent = tuple(key for key in listed if key not in held)
         if absent:
-            text = f"{name} puts {len(absent):,} tensors into {shard.name}, which does not hold them: {_names(absent, 3)}"
+            text = (
+                f"{name} puts {len(absent):,} tensors into {shard.name}, which does not hold them: {_names(absent, 3)}"
+            )
             faults.append(Fault("index-mismatch", shard.name, text, absent, evidence=f"{name}: weight_map"))
         if len(held) == len(listed) and not absent:
             continue
@@ -88,7 +91,9 @@ def duplicates(files: Sequence[FileHeader]) -> list[Fault]:
                 first[key] = shard.name
     key, holders = next(iter(twice.items()))
     more = f" (and {len(twice) - 1:,} more keys)" if len(twice) > 1 else ""
-    return [Fault("duplicate-key", holders[1], f"{key} is stored in {' and in '.join(holders)}{more}", tuple(twice))]
+    return [
+        Fault("duplicate-key", holders[1], f"{short(key)} is stored in {' and in '.join(holders)}{more}", tuple(twice))
+    ]
 
 
 def _storage_bytes(shard: FileHeader) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from blockaudit.checkpoint import shards
 from blockaudit.checkpoint.config import read_config
+from blockaudit.checkpoint.files import gc_paused
 from blockaudit.checkpoint.folder import choose, is_sharded_state, is_sidecar, names_in
 from blockaudit.checkpoint.header import unread
 from blockaudit.checkpoint.index import INDEX_SUFFIX, read_index, refused_name
@@ -36,7 +37,9 @@ def _mode(source: str) -> int:
         raise RequestError(f"{source}: cannot be opened: {why.lower()}") from error
 
 
-def _merge(files: Sequence[FileHeader], placed: dict[str, str]) -> tuple[dict[str, TensorHeader], dict[str, FileHeader]]:
+def _merge(
+    files: Sequence[FileHeader], placed: dict[str, str]
+) -> tuple[dict[str, TensorHeader], dict[str, FileHeader]]:
     """All tensors and who holds them. Where two files hold one key, the index decides, else the first file."""
     tensors: dict[str, TensorHeader] = {}
     owner: dict[str, FileHeader] = {}
@@ -82,9 +85,10 @@ def _open_index(folder: str, name: str) -> tuple[_Files, dict[str, str]]:
     faults += shards.missing(index, name, lost)
     faults += shards.refused(index, name, refused)
     faults += shards.unlisted(index, name, names_in(folder or ".", name))
-    faults += shards.misplaced(index, name, read)
-    faults += shards.duplicates(read)
-    faults += shards.total_size(index, name, files)
+    misplaced = shards.misplaced(index, name, read)
+    faults += misplaced + shards.duplicates(read)
+    if not misplaced:  # else the two do not speak of the same tensors
+        faults += shards.total_size(index, name, files)
     return (files, faults), index.weight_map
 
 
@@ -167,7 +171,9 @@ def _open_file(source: str) -> Checkpoint:
     if is_sidecar(name) and lower.endswith(PICKLE_SUFFIXES):
         raise RequestError(f"{source}: not a checkpoint: {name} is training state, which is not opened")
     if not lower.endswith((*WEIGHT_SUFFIXES, *FOREIGN_SUFFIXES)) and not looks_like_weights(source):
-        raise RequestError(f"{source}: not a checkpoint: expected a folder, .safetensors, .bin, .pt, .pth or an index .json")
+        raise RequestError(
+            f"{source}: not a checkpoint: expected a folder, .safetensors, .bin, .pt, .pth or an index .json"
+        )
     return _assemble(source, folder, name, ())
 
 
@@ -181,8 +187,7 @@ def open_checkpoint(source: str) -> Checkpoint:
     if not source:
         raise RequestError("SOURCE is empty: expected a folder, a weight file or a shard index")
     mode = _mode(source)
-    if stat.S_ISDIR(mode):
-        return _open_folder(source)
-    if not stat.S_ISREG(mode):
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
         raise RequestError(f"{source}: not a checkpoint: it is neither a folder nor a regular file")
-    return _open_file(source)
+    with gc_paused():
+        return _open_folder(source) if stat.S_ISDIR(mode) else _open_file(source)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from blockaudit.checkpoint.pickle_machine import RefusedError, printable
+from blockaudit.checkpoint.refusal import RefusedError, printable
 from blockaudit.checkpoint.torch_words import Storage, Tensor
 from blockaudit.records.checkpoint import DTYPE_BITS, TensorHeader
 
@@ -21,7 +21,7 @@ Locate = Callable[[Storage], int]
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Tensors by key, the storage of each, those whose elements do not lie side by side, and the wrapper they were in."""
+    """Tensors by key, the storage of each, those whose elements do not lie side by side, and the wrapper around all."""
 
     tensors: dict[str, TensorHeader]
     storages: dict[str, str]
@@ -61,8 +61,8 @@ def _choose(root: Any) -> tuple[str, dict[str, Tensor]]:
         raise RefusedError(
             "sharded-training-state", "this is the state of an optimizer, not a model: audit the weights beside it"
         )
-    what = f"a {type(root).__name__}" if isinstance(root, dict | list | tuple | Tensor) else "a plain value"
-    raise RefusedError("unreadable-file", f"it holds {what} and no state dict with tensors in it")
+    what = type(cast("object", root)).__name__
+    raise RefusedError("unreadable-file", f"it holds a {what} and no state dict with tensors in it")
 
 
 def _contiguous(tensor: Tensor) -> bool:
@@ -98,6 +98,15 @@ def _place(key: str, tensor: Tensor, locate: Locate) -> tuple[TensorHeader, bool
     return TensorHeader(tensor.dtype, tensor.size, (start, start + length * width)), contiguous
 
 
+def _is_text(key: str) -> bool:
+    """Half a surrogate pair, which a pickle can hold, could be neither printed nor written."""
+    try:
+        key.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def name_tensors(root: Any, locate: Locate) -> Named:
     """Find the state dict in `root` and place its tensors. Entries that are no tensors are left out.
 
@@ -108,7 +117,7 @@ def name_tensors(root: Any, locate: Locate) -> Named:
     tensors: dict[str, TensorHeader] = {}
     strided: set[str] = set()
     for key, tensor in held.items():
-        if printable(key) != key[:200] or not key.isprintable() and "\ud800" <= max(key) <= "\udfff":
+        if not _is_text(key):
             raise RefusedError("corrupt-header", f"the name {printable(key)} is not valid text")
         tensors[key], contiguous = _place(key, tensor, locate)
         if not contiguous:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, BinaryIO, cast
 
-from blockaudit.checkpoint.pickle_machine import Machine, RefusedError, malformed
+from blockaudit.checkpoint.pickle_machine import Machine
+from blockaudit.checkpoint.refusal import RefusedError, malformed
 from blockaudit.checkpoint.state_dict import Locate
 from blockaudit.checkpoint.torch_words import Storage, TorchWords
-from blockaudit.records.checkpoint import DTYPE_BITS
 
 MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
@@ -17,26 +18,30 @@ _MAX_LINE = 1 << 20
 
 
 class Window:
-    """A file as genops reads it, except that no opcode can ask for more than the file has, or than a pickle may have."""
+    """A file as genops reads it, except that no opcode gets more than the file has, or than a pickle may have."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
         self._end = min(size, MAX_PICKLE)
+        self._at = 0  # counted here: asking the file costs more than reading a byte from it
 
     def read(self, n: int, /) -> bytes:
-        return self._file.read(max(0, min(n, self._end - self._file.tell())))
+        data = self._file.read(min(n, self._end - self._at) if self._at < self._end else 0)
+        self._at += len(data)
+        return data
 
     def readline(self) -> bytes:
-        return self._file.readline(_MAX_LINE)
+        data = self._file.readline(_MAX_LINE)
+        self._at += len(data)
+        return data
 
     def tell(self) -> int:
-        return self._file.tell()
+        return self._at
 
 
-def _offsets(file: BinaryIO, size: int, keys: list[Any], storages: dict[str, Storage]) -> dict[str, int]:
+def _offsets(fd: int, position: int, size: int, keys: list[Any], storages: dict[str, Storage]) -> dict[str, int]:
     """First byte of every storage: each is an 8 byte count of elements and its raw data, in the order of the keys."""
     offsets: dict[str, int] = {}
-    position = file.tell()
     for key in keys:
         storage = storages.get(key) if isinstance(key, str) else None
         if storage is None or key in offsets:
@@ -49,13 +54,11 @@ def _offsets(file: BinaryIO, size: int, keys: list[Any], storages: dict[str, Sto
                 expected=need,
                 observed=size,
             )
-        file.seek(position)
-        count = int.from_bytes(file.read(8), "little", signed=True)
+        count = int.from_bytes(os.pread(fd, 8, position), "little", signed=True)
         if count != storage.elements:
             raise RefusedError(
                 "corrupt-header",
-                f"the storage {key[:40]} should have {storage.elements:,} elements of {DTYPE_BITS[storage.dtype]} bits, "
-                f"the file says {count:,}",
+                f"the storage {key[:40]} should have {storage.elements:,} elements, the file says {count:,}",
                 expected=storage.elements,
                 observed=count,
             )
@@ -90,4 +93,4 @@ def read_legacy(file: BinaryIO, size: int) -> tuple[Any, Locate]:
     keys = Machine(words).run(window)
     if not isinstance(keys, list):
         raise malformed("it has no list of storage keys")
-    return root, _locator(_offsets(file, size, cast("list[Any]", keys), words.storages))
+    return root, _locator(_offsets(file.fileno(), window.tell(), size, cast("list[Any]", keys), words.storages))

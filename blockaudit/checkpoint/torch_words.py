@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from blockaudit.checkpoint.layout import MAX_RANK
-from blockaudit.checkpoint.pickle_machine import RefusedError, malformed, put, unsafe
+from blockaudit.checkpoint.pickle_machine import put
+from blockaudit.checkpoint.refusal import RefusedError, malformed, unsafe
 from blockaudit.records.checkpoint import DTYPE_BITS
 
 _STORAGES = {
@@ -138,7 +139,7 @@ def _ordered(args: tuple[Any, ...]) -> dict[Any, Any]:
     if args and isinstance(args[0], list):
         items = cast("list[Any]", args[0])
         for item in items:
-            pair = cast("tuple[Any, ...]", tuple(item)) if isinstance(item, tuple | list) else ()
+            pair = cast("list[Any]", item) if isinstance(item, tuple | list) else []
             if len(pair) == 2:
                 put(made, pair[0], pair[1])
         items.clear()
@@ -193,7 +194,9 @@ class TorchWords:
         if not isinstance(key, str):
             raise malformed("a storage's key is no string")
         if len(parts) > 5 and parts[5] is not None:
-            raise RefusedError("unreadable-file", "it holds views of storages, as PyTorch wrote before 0.4: save it anew")
+            raise RefusedError(
+                "unreadable-file", "it holds views of storages, as PyTorch wrote before 0.4: save it anew"
+            )
         storage = Storage(key, parts[1].dtype, _natural(parts[4], "a storage's length"))
         known = self.storages.setdefault(key, storage)
         if known.nbytes != storage.nbytes:

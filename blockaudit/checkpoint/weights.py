@@ -79,7 +79,9 @@ def _unknown(head: bytes, name: str, size: int) -> Fault:
     if size == 0:
         return Fault("truncated-file", name, "the file is empty", observed=0)
     if head[257:262] == b"ustar":
-        return refusal(name, "a tar archive, as PyTorch wrote before 0.1.10", "load it there and save its state dict anew")
+        return refusal(
+            name, "a tar archive, as PyTorch wrote before 0.1.10", "load it there and save its state dict anew"
+        )
     return Fault("unreadable-file", name, f"its first bytes ({head[:8].hex(' ')}) are those of no format; {_EXPORT}")
 
 

@@ -21,4 +21,5 @@ COMMANDS: dict[str, Command] = {
     "inspect": Command(
         "blockaudit.cli.inspect:inspect", "Reconcile what a checkpoint stores with what its manifest declares.", "Audit"
     ),
+    "manifest": Command("blockaudit.cli.manifest:app", "List, show, check, compare and draft manifests.", "Describe"),
 }

@@ -25,6 +25,14 @@ def complain(message: str) -> None:
         _hush(2)
 
 
+def remark(message: str) -> None:
+    """One line on stderr that is no complaint."""
+    try:
+        print(f"blockaudit: note: {escape(message)}", file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        _hush(2)
+
+
 def say(text: str) -> None:
     """Write to stdout now; a reader that has gone (`| head`) is no fault and changes no verdict."""
     try:
@@ -52,20 +60,20 @@ def width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PAGE
 
 
-def check_report_paths(paths: Sequence[Path], sources: Sequence[str]) -> None:
+def check_report_paths(paths: Sequence[Path], sources: Sequence[str], option: str = "--report") -> None:
     """Refuse, before any work, a report file that would change what is audited."""
     for path in paths:
         for source in sources:
-            _check_report_path(path, source)
+            _check_report_path(path, source, option)
 
 
-def _check_report_path(path: Path, source: str) -> None:
+def _check_report_path(path: Path, source: str, option: str) -> None:
     real, subject = Path(os.path.realpath(path)), Path(os.path.realpath(source))
     if real == subject or (subject.is_dir() and subject in real.parents):
-        raise RequestError(f"--report {str(path)!r} lies in SOURCE {source!r}, where nothing is ever written")
+        raise RequestError(f"{option} {str(path)!r} lies in SOURCE {source!r}, where nothing is ever written")
     # A single file's neighbours (config.json, the other shards) are part of what is audited.
     if subject.is_file() and real.parent == subject.parent and real.exists() and not _is_report(real):
-        raise RequestError(f"--report {str(path)!r} would replace a file beside SOURCE {source!r}: choose another name")
+        raise RequestError(f"{option} {str(path)!r} would replace a file beside SOURCE {source!r}: choose another name")
 
 
 def _is_report(path: Path) -> bool:
@@ -76,9 +84,9 @@ def _is_report(path: Path) -> bool:
         return b"blockaudit" in head + file.read(_GLANCE)
 
 
-def write_report(path: Path, text: str) -> None:
+def write_report(path: Path, text: str, option: str = "--report") -> None:
     """Write one report file."""
     try:
         path.write_bytes(text.encode("utf-8", "backslashreplace"))
     except OSError as error:
-        raise RequestError(f"cannot write --report {str(path)!r}: {error.strerror}") from error
+        raise RequestError(f"cannot write {option} {str(path)!r}: {error.strerror}") from error

@@ -19,15 +19,26 @@ from blockaudit.records.manifest import Bound, Branch, ClassSpec, Manifest, Norm
 MAX_AXIS = 65_536
 
 
-def bind(manifest: Manifest, config: Mapping[str, Any] | None, *, pins: bool = True) -> BoundManifest:
-    """The manifest under this config. With `pins`, what it declares; without, what config.json says now."""
-    return _Binder(manifest, config, pins).bound()
+def bind(
+    manifest: Manifest,
+    config: Mapping[str, Any] | None,
+    *,
+    pins: bool = True,
+    observed: Mapping[str, int] | None = None,
+) -> BoundManifest:
+    """The manifest under this config. With `pins`, what it declares; without, what config.json says now.
+
+    `observed` gives dimensions read off tensor headers, for a checkpoint that has no config.json.
+    """
+    return _Binder(manifest, config, pins, observed or {}).bound()
 
 
 class _Binder:
-    def __init__(self, manifest: Manifest, config: Mapping[str, Any] | None, pins: bool) -> None:
+    def __init__(
+        self, manifest: Manifest, config: Mapping[str, Any] | None, pins: bool, observed: Mapping[str, int]
+    ) -> None:
         self.manifest = manifest
-        self.resolver = Resolver(manifest.dims, config, pins=pins)
+        self.resolver = Resolver(manifest.dims, config, pins=pins, observed=observed)
         self.fields: dict[str, Resolved] = {}
         self.expected: list[ExpectedTensor] = []
         self.spans: list[StackSpan] = []
@@ -42,7 +53,9 @@ class _Binder:
         for name in mine:
             for tensor in parts[name]:
                 self.expected.extend(self._tensor(tensor, f"parts.{name}", "part"))
-        self.expected.extend(t for b in self.manifest.buffers for t in self._tensor(b, "buffers", "buffer", derived=True))
+        self.expected.extend(
+            t for b in self.manifest.buffers for t in self._tensor(b, "buffers", "buffer", derived=True)
+        )
         foreign = tuple(
             t for n in parts if n not in mine for tensor in parts[n] for t in self._tensor(tensor, f"parts.{n}", "part")
         )
@@ -80,7 +93,7 @@ class _Binder:
         kinds = self._layer_kinds(stack, layers)
         where: dict[str, Any] = {"stack": stack.name, "ignored": stack.ignored}
         if not stack.ignored:
-            active = [b for b in stack.branches if self._when(b.when, layers or (0,))[1]]
+            active = [b for b in stack.branches if self._when(b.when, layers or (0,))[1] is not False]
             self.fields |= stack_fields(stack, active, self.manifest, self.resolver, kinds)
         for tensor in stack.embedding:
             self.expected.extend(self._tensor(tensor, f"{stack.name}.embedding", "embedding", **where))
@@ -89,6 +102,9 @@ class _Binder:
         for branch in stack.branches:
             self._branch(stack, branch, layers, kinds, where)
         for site, norm in (("embed_norm", stack.embedding_norm), ("final_norm", stack.final_norm)):
+            # A stack with norms that nothing has placed may end in one of them: absence is no claim there.
+            if norm is None and stack.unplaced:
+                continue
             self._norm(f"{stack.name}.{site}", site, norm, (), where)
         for name, norm in stack.unplaced.items():
             self._norm(f"{stack.name}.unplaced.{name}", "unplaced", norm, layers, where)
@@ -98,42 +114,53 @@ class _Binder:
     ) -> None:
         mine = layers if not branch.layer_kinds else tuple(sorted(n for k in branch.layer_kinds for n in kinds[k]))
         mine, present = self._when(branch.when, mine)
-        if not present:
+        if present is False:
             return
         twins = sum(b.name == branch.name for b in stack.branches) > 1 and branch.layer_kinds
         owner = f"{stack.name}.{branch.name}" + (f"[{'|'.join(branch.layer_kinds)}]" if twins else "")
         if not where["ignored"]:
             self.fields |= branch_fields(owner, branch, self.resolver)
         for site, norm in branch.norms.items():
-            self._norm(f"{owner}.{site}", site, norm, mine, where)
+            self._norm(f"{owner}.{site}", site, norm, mine, where, sure=present is True)
         for tensor in branch.tensors:
-            self.expected.extend(self._tensor(tensor, owner, "branch", layers=mine, **where))
-            on, kept = self._when(tensor.when, mine)
-            if not where["ignored"] and kept and on and tensor.module is not None and tensor.bias is not None:
+            self.expected.extend(self._tensor(tensor, owner, "branch", layers=mine, sure=present is True, **where))
+            if not where["ignored"] and self._when(tensor.when, mine)[1] and tensor.module is not None:
                 self.fields[f"{owner}.bias.{tensor.role}"] = self.resolver.value(tensor.bias)
 
-    def _norm(self, owner: str, site: str, norm: Norm | None, layers: tuple[int, ...], where: Any) -> None:
-        """One norm site: its fields, and its weight and bias where it owns any."""
+    def _norm(
+        self, owner: str, site: str, norm: Norm | None, layers: tuple[int, ...], where: Any, sure: bool = True
+    ) -> None:
+        """One norm site: its fields, and its weight, bias and running state where it owns any."""
         when = Resolved(norm is not None)
-        if norm is not None and norm.when is not UNSET:
+        if norm is not None and norm.when is not UNSET and norm.when is not None:
             layers, _ = self._when(norm.when, layers)
             when = self.resolver.condition(norm.when, l=layers[0] if layers else 0)
         present = replace(when, value=bool(when.value))
-        if not where["ignored"] and (site == "final_norm" or norm is not None):
+        if (
+            not where["ignored"]
+            and (site == "final_norm" or norm is not None)
+            and f"{owner}.present" not in self.fields
+        ):
             self.fields[f"{owner}.present"] = present
-        if norm is None or not present.value:
+        if norm is None or (present.known and not present.value):
             return
+        sure = sure and present.known
         values = norm_fields(site, norm, self.manifest.norm, self.resolver)
         if not where["ignored"]:
             self.fields |= {f"{owner}.{name}": value for name, value in values.items()}
         if norm.module is UNSET or norm.module is None or values["scale"].value == "none":
             return
         shape = norm.shape if norm.shape is not UNSET else ["d_model"]
-        spec = TensorSpec(role="weight", module=norm.module, shape=shape)
-        self.expected.extend(self._tensor(spec, owner, "norm", layers=layers, **where))
-        if values["bias"].value:
-            spec = TensorSpec(role="bias", key=f"{norm.module}.bias", shape=shape)
-            self.expected.extend(self._tensor(spec, owner, "norm", layers=layers, **where))
+        owned = [TensorSpec(role="weight", module=norm.module, shape=shape)]
+        if values["bias"].value or not values["bias"].known:
+            optional = not values["bias"].known
+            owned.append(TensorSpec(role="bias", key=f"{norm.module}.bias", shape=shape, optional=optional))
+        for state in norm.persistent_state or []:
+            # Counters are scalars; every other running statistic has the norm's own shape.
+            of = [] if state.startswith("num_") else shape
+            owned.append(TensorSpec(role=state, key=f"{norm.module}.{state}", shape=of))
+        for spec in owned:
+            self.expected.extend(self._tensor(spec, owner, "norm", layers=layers, sure=sure, **where))
 
     # -- tensors ----------------------------------------------------------------------------------------------------
 
@@ -147,13 +174,16 @@ class _Binder:
         stack: str | None = None,
         ignored: bool = False,
         derived: bool = False,
+        sure: bool = True,
     ) -> Iterator[ExpectedTensor]:
         if stack is None and "{l}" in (spec.module or spec.key or ""):
             span = next((s for s in self.spans if not s.ignored), None)
             layers = tuple(range(span.first, span.first + (span.stored or 0))) if span else ()
         layers, present = self._when(spec.when, layers)
-        if not present:
+        if present is False:
             return
+        # What an unreadable config would switch on or off may be there or not.
+        unsure = not sure or present is None
         tied = self.resolver.value(spec.tie) if spec.tied_to is not None else None
         base = ExpectedTensor(
             template=self._prefixed(spec.key or f"{spec.module}.weight"),
@@ -165,7 +195,7 @@ class _Binder:
             stack=stack,
             layers=layers,
             counts=self._counts(spec.key or spec.module or ""),
-            optional=spec.optional,
+            optional=spec.optional or unsure or (tied is not None and not tied.known),
             derived=derived or spec.derived,
             tied_to=self._prefixed(spec.tied_to) if spec.tied_to else None,
             tied=tied,
@@ -173,7 +203,8 @@ class _Binder:
             ignored=ignored,
         )
         yield base
-        if spec.module is not None and self.resolver.value(spec.bias).value:
+        bias = self.resolver.value(spec.bias)
+        if spec.module is not None and (bias.value or not bias.known):
             out = 0 if spec.layout == "out_in" else len(spec.shape) - 1
             yield replace(
                 base,
@@ -182,6 +213,7 @@ class _Binder:
                 symbols=base.symbols[out : out + 1],
                 role=f"{spec.role}.bias" if what != "norm" else "bias",
                 what="bias" if what == "branch" else what,
+                optional=base.optional or not bias.known,
                 tied_to=None,
                 tied=None,
             )
@@ -227,20 +259,25 @@ class _Binder:
 
     # -- conditions -------------------------------------------------------------------------------------------------
 
-    def _when(self, when: str | Bound | None | Any, layers: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
-        """The layers where `when` holds, and whether it holds anywhere (it may not speak of layers at all)."""
+    def _when(self, when: str | Bound | Any | None, layers: tuple[int, ...]) -> tuple[tuple[int, ...], bool | None]:
+        """The layers where `when` holds, and whether it holds anywhere; None where config.json would tell."""
         if when is None or when is UNSET:
             return layers, True
         if isinstance(when, str) and "l" in grammar.symbols(when):
-            kept = tuple(n for n in layers if self.resolver.expression(when, l=n).value)
+            said = {n: self.resolver.expression(when, l=n) for n in layers}
+            if not all(r.known for r in said.values()):
+                return layers, None
+            kept = tuple(n for n, r in said.items() if r.value)
             return kept, bool(kept)
-        return layers, bool(self.resolver.condition(when).value)
+        said = self.resolver.condition(when)
+        return layers, bool(said.value) if said.known else None
 
     def _layer_kinds(self, stack: Stack, layers: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        return {
-            kind: tuple(n for n in layers if self.resolver.expression(text, l=n).value)
-            for kind, text in stack.layer_kinds.items()
-        }
+        kinds: dict[str, tuple[int, ...]] = {}
+        for kind, text in stack.layer_kinds.items():
+            said = {n: self.resolver.expression(text, l=n) for n in layers}
+            kinds[kind] = tuple(n for n, r in said.items() if r.value or not r.known)
+        return kinds
 
 
 def _class_of(manifest: Manifest, config: Mapping[str, Any] | None) -> tuple[str | None, ClassSpec]:

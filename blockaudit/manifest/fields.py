@@ -15,11 +15,10 @@ from blockaudit.records.manifest import Branch, Manifest, Norm, Residual, Scale,
 PLACEMENT = {"norm_in": "pre_branch", "norm_out": "post_branch", "norm_post": "post_add", "unplaced": None}
 # Fields of a norm that are part of the contract at every site; the others only where the manifest gives them.
 ALWAYS = (
-    "family", "placement", "reduction_axes", "epsilon", "epsilon_location", "variance_correction", "center", "scale",
-    "scale_offset", "bias", "work_dtype", "cast_order",
+    "family", "placement", "reduction_axes", "epsilon", "epsilon_location", "center", "scale", "scale_offset", "bias", "work_dtype", "cast_order",
 )  # fmt: skip
 SOMETIMES = (
-    "algorithm", "groups", "couples", "padding_policy", "persistent_state", "subset", "instance", "owner",
+    "variance_correction", "algorithm", "groups", "couples", "padding_policy", "persistent_state", "subset", "instance", "owner",
 )  # fmt: skip
 
 
@@ -36,7 +35,8 @@ def norm_fields(site: str, norm: Norm, default: Norm, resolver: Resolver) -> dic
         value = inherited(norm, default, name)
         if name == "placement" and norm.placement is UNSET:
             value = PLACEMENT.get(site, "none")
-        if value is UNSET:
+        if value is UNSET or value is None:
+            # Null is how a draft says that its witness could not see the field.
             if name in ALWAYS:
                 found[name] = Resolved(None, known=False)
             continue
@@ -63,7 +63,7 @@ def stack_fields(
     fields: dict[str, Resolved] = {f"{name}.layers": resolver.value(stack.layers)}
     orders = _orders(branches, kinds)
     for kind, order in orders.items():
-        fields[f"{name}[{kind}].branch_order" if kind else f"{name}.branch_order"] = Resolved(order)
+        fields[f"{name}[{kind}].branch_order" if kind else f"{name}.branch_order"] = Resolved(order or None)
     fields[f"{name}.parallel"] = resolver.value(stack.parallel)
     fields[f"{name}.embedding.scale"] = resolver.value(stack.embedding_scale)
     residual = manifest.residual if stack.residual is UNSET else stack.residual
@@ -97,9 +97,9 @@ def _residual(branches: list[Branch], residual: Residual, resolver: Resolver) ->
     if any(b.name == "cross_attention" for b in branches):
         names.insert(2, "cross_attention_branch_scale")
     fields = {
-        "shortcut": Resolved(residual.shortcut),
+        "shortcut": resolver.value(residual.shortcut),
         "shortcut_source": resolver.value(residual.shortcut_source),
-        "update": Resolved(residual.update),
+        "update": resolver.value(residual.update),
     }
     for name in names:
         scale = getattr(residual, name)

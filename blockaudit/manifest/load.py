@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,22 +28,27 @@ def load(id_or_path: str) -> LoadedManifest:
     """A manifest by library id (`llama`) or by file. Raises RequestError, with the line at fault."""
     if id_or_path in resources.manifest_ids():
         return library(id_or_path)
-    path = Path(id_or_path)
-    if not path.is_file():
-        known = ", ".join(resources.manifest_ids())
-        raise RequestError(f"{id_or_path}: neither a manifest file nor one of the library ({known})")
-    try:
-        size = path.stat().st_size
-        if size > _MAX_BYTES:
-            raise RequestError(f"{id_or_path}: {size} bytes; a manifest is at most {_MAX_BYTES}")
-        data = path.read_bytes()
-    except OSError as error:
-        raise RequestError(f"{id_or_path}: cannot be read: {error.strerror or error}") from error
+    data = read(id_or_path)
     # Users' files are validated against the schema, which knows their lines; the library's are, in tests.
     from blockaudit.manifest.validate import block_manifest
 
-    manifest = block_manifest(data, os.fspath(path))
+    manifest = block_manifest(data, id_or_path)
     return LoadedManifest(manifest, id_or_path, hashlib.sha256(data).hexdigest())
+
+
+def read(path: str) -> bytes:
+    """The bytes of a user's manifest file, of any kind."""
+    file = Path(path)
+    if not file.is_file():
+        known = ", ".join(resources.manifest_ids())
+        raise RequestError(f"{path}: neither a manifest file nor one of the library ({known})")
+    try:
+        size = file.stat().st_size
+        if size > _MAX_BYTES:
+            raise RequestError(f"{path}: {size} bytes; a manifest is at most {_MAX_BYTES}")
+        return file.read_bytes()
+    except OSError as error:
+        raise RequestError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def library(name: str) -> LoadedManifest:

@@ -30,14 +30,25 @@ def lookup(config: Mapping[str, Any], key: str) -> Any:
 class Resolver:
     """Values of one manifest under one config. With `pins`, pinned values stand; without, config.json speaks.
 
+    `observed` gives dimensions where there is no config; `assume` overrides some, to ask what would follow.
+
     config None means that config.json cannot be read: whatever depends on it is unknown, never a default.
     """
 
-    def __init__(self, dims: Mapping[str, Value], config: Mapping[str, Any] | None, *, pins: bool) -> None:
+    def __init__(
+        self,
+        dims: Mapping[str, Value],
+        config: Mapping[str, Any] | None,
+        *,
+        pins: bool,
+        observed: Mapping[str, int] | None = None,
+        assume: Mapping[str, int] | None = None,
+    ) -> None:
         self._declared = dims
+        self._observed = observed or {}
+        self._resolved: dict[str, Resolved] = {name: Resolved(value) for name, value in (assume or {}).items()}
         self._config = config
         self._pins = pins
-        self._resolved: dict[str, Resolved] = {}
         self._busy: set[str] = set()
         self.problems: list[Fault] = []
         self.consumed: set[str] = set()
@@ -49,7 +60,10 @@ class Resolver:
                 raise grammar.UnknownSymbol(name)
             self._busy.add(name)
             try:
-                self._resolved[name] = self._checked(name, self.value(self._declared[name]))
+                said = self._checked(name, self.value(self._declared[name]))
+                if not said.known and self._config is None and name in self._observed:
+                    said = Resolved(self._observed[name], headers=True)
+                self._resolved[name] = said
             finally:
                 self._busy.discard(name)
         return self._resolved[name]
@@ -146,4 +160,5 @@ def _joined(value: Any, parts: Any, known: bool = True) -> Resolved:
         tuple(dict.fromkeys(k for p in parts for k in p.keys)),
         tuple(dict.fromkeys(k for p in parts for k in p.implied)),
         bool(keyed) and all(p.pinned for p in keyed),
+        any(p.headers for p in parts),
     )

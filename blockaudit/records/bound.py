@@ -15,7 +15,7 @@ class Resolved:
 
     `known` is false where the value depends on a config key that cannot be read. `keys` are the config.json keys it
     depends on, `implied` those of them that are absent, so that the class default stands in. `pinned` marks a value
-    that the manifest froze: it was not read from config.json.
+    that the manifest froze: it was not read from config.json. `headers` marks one read off tensor headers.
     """
 
     value: Any
@@ -23,9 +23,12 @@ class Resolved:
     keys: tuple[str, ...] = ()
     implied: tuple[str, ...] = ()
     pinned: bool = False
+    headers: bool = False
 
     @property
     def bytes_read(self) -> str:
+        if self.headers and not self.keys:
+            return "tensor headers"
         return "manifest" if self.pinned or not self.keys else f"config.json: {', '.join(self.keys)}"
 
     @property
@@ -33,7 +36,7 @@ class Resolved:
         if self.pinned:
             return f"manifest, pinned from config.json: {', '.join(self.keys)}" if self.keys else "manifest, pinned"
         if not self.keys:
-            return "manifest"
+            return "tensor headers" if self.headers else "manifest"
         if not self.known:
             return f"{self.bytes_read} (cannot be read)"
         absent = f" (absent: class default implied for {', '.join(self.implied)})" if self.implied else ""
@@ -92,3 +95,8 @@ class BoundManifest:
     foreign: tuple[ExpectedTensor, ...]
     problems: tuple[Fault, ...]
     consumed: frozenset[str]
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the manifest froze any value, so that config.json is a witness of its own."""
+        return any(v.pinned for v in (*self.fields.values(), *self.dims.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import msgspec
@@ -32,6 +33,10 @@ class TensorHeader(msgspec.Struct, frozen=True, gc=False):
     @property
     def nbytes(self) -> int:
         return self.data_offsets[1] - self.data_offsets[0]
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)

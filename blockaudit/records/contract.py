@@ -14,17 +14,22 @@ class Statement:
     """One witness's value for one field.
 
     `bytes_read` names the bytes that the value was read from (`config.json: rms_norm_eps`); two statements with the
-    same `bytes_read` are one witness (contract section 1).
+    same `bytes_read` are one witness (contract section 1). One that is not `known` only names the field: the witness
+    has it and cannot read its value.
     """
 
     value: Any
     evidence: str
     bytes_read: str
+    known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Testimony:
-    """What one witness says: field -> statement. A field that is absent is unknown to the witness."""
+    """What one witness says: field -> statement. A field that is absent is unknown to the witness.
+
+    A statement with value None says that there is none (no softcap); it is not the same as silence.
+    """
 
     witness: Witness
     statements: dict[str, Statement] = field(default_factory=lambda: {})
@@ -46,4 +51,4 @@ class ContractRow:
     @property
     def known(self) -> bool:
         """Whether any witness could speak to the field."""
-        return any(s.value is not None for s in self.statements.values())
+        return bool(self.statements)

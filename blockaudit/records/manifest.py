@@ -58,26 +58,26 @@ class Norm(Struct):
     placement: Value | UnsetType = UNSET
     reduction_axes: list[int] | UnsetType = UNSET
     epsilon: Value | UnsetType = UNSET
-    epsilon_location: Literal["inside", "outside"] | None | UnsetType = UNSET
-    variance_correction: int | None | UnsetType = UNSET
-    center: bool | None | UnsetType = UNSET
+    epsilon_location: Literal["inside", "outside"] | Bound | UnsetType | None = UNSET
+    variance_correction: int | Bound | UnsetType | None = UNSET
+    center: bool | Bound | UnsetType | None = UNSET
     scale: Value | UnsetType = UNSET
     scale_offset: Value | UnsetType = UNSET
     bias: Value | UnsetType = UNSET
     work_dtype: Value | UnsetType = UNSET
-    cast_order: Literal["cast_before_scale", "cast_after_scale", "none"] | None | UnsetType = UNSET
-    algorithm: Literal["two_pass", "one_pass", "welford"] | None | UnsetType = UNSET
+    cast_order: Literal["cast_before_scale", "cast_after_scale", "none"] | Bound | UnsetType | None = UNSET
+    algorithm: Literal["two_pass", "one_pass", "welford"] | UnsetType | None = UNSET
     groups: Value | UnsetType = UNSET
     couples: list[Literal["examples", "positions"]] | UnsetType = UNSET
-    padding_policy: str | None | UnsetType = UNSET
+    padding_policy: str | UnsetType | None = UNSET
     persistent_state: list[str] | UnsetType = UNSET
-    subset: Subset | None | UnsetType = UNSET
-    instance: str | None | UnsetType = UNSET
-    owner: str | None | UnsetType = UNSET
+    subset: Subset | UnsetType | None = UNSET
+    instance: str | UnsetType | None = UNSET
+    owner: str | UnsetType | None = UNSET
     # Where it lives in the checkpoint. No module: the norm owns no tensor.
-    module: str | None | UnsetType = UNSET
+    module: str | UnsetType | None = UNSET
     shape: list[str] | UnsetType = UNSET
-    when: str | Bound | None | UnsetType = UNSET
+    when: str | Bound | UnsetType | None = UNSET
 
 
 class TensorSpec(Struct):
@@ -133,14 +133,14 @@ else:
 class Residual(Struct):
     """The residual equation: x' = shortcut_scale * shortcut(x) + branch_scale * branch(x)."""
 
-    shortcut: Literal["identity", "constant", "scalar", "vector", "gate", "projection"] | None = "identity"
+    shortcut: Literal["identity", "constant", "scalar", "vector", "gate", "projection"] | Bound | None = "identity"
     shortcut_source: Literal["state", "normalised_state"] | Bound | None = "state"
     shortcut_scale: Scaled = 1.0
     attention_branch_scale: Scaled = 1.0
     cross_attention_branch_scale: Scaled = 1.0
     mlp_branch_scale: Scaled = 1.0
     dtype: Value = None
-    update: Literal["add", "interpolate_retract"] | None = "add"
+    update: Literal["add", "interpolate_retract"] | Bound | None = "add"
 
     def __post_init__(self) -> None:
         for name in ("shortcut_scale", "attention_branch_scale", "cross_attention_branch_scale", "mlp_branch_scale"):

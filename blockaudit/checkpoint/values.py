@@ -1,0 +1,177 @@
+"""Reading tensor bytes by position: small vectors as statistics, large tensors in blocks, never a whole file.
+
+Every function answers None (or an empty answer) where the bytes cannot be read: that the file is short or the header
+wrong is already a fault of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from blockaudit.checkpoint.decode import DECODERS, Numbers
+from blockaudit.checkpoint.files import open_regular, pread_all
+from blockaudit.records.checkpoint import DTYPE_BITS, Checkpoint, TensorHeader
+
+# Elements of the longest vector that read_vector decodes.
+VECTOR_LIMIT = 1 << 20
+CHUNK = 4 << 20
+BLOCK = 4096
+BLOCKS = 16
+_OPEN_FILES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class VectorStats:
+    """Statistics of one tensor. mean, minimum and maximum are of its finite values, NaN where it has none.
+
+    `count` is in elements; `constant` says that all elements are equal bit by bit; `digest` is a SHA-256 of the bytes.
+    """
+
+    mean: float
+    minimum: float
+    maximum: float
+    non_finite: int
+    count: int
+    constant: bool
+    digest: bytes
+
+
+# Open files by path, with what tells that a path names another file now.
+_open: OrderedDict[str, tuple[int, tuple[int, int, int, int]]] = OrderedDict()
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def close_files() -> None:
+    """Close the files that are kept open between reads."""
+    while _open:
+        os.close(_open.popitem()[1][0])
+
+
+def _descriptor(path: str) -> int:
+    """An open descriptor of `path`, kept for the next read. Raises OSError."""
+    known = _open.get(path)
+    if known is not None and known[1] == _identity(os.stat(path)):
+        _open.move_to_end(path)
+        return known[0]
+    if known is not None:
+        os.close(_open.pop(path)[0])
+    fd, _ = open_regular(path)
+    _open[path] = fd, _identity(os.fstat(fd))
+    if len(_open) > _OPEN_FILES:
+        os.close(_open.popitem(last=False)[1][0])
+    return fd
+
+
+def _sound(tensor: TensorHeader, size: int, data_start: int) -> bool:
+    """Whether the byte range lies in the file."""
+    start, stop = tensor.data_offsets
+    return 0 <= start <= stop <= size - data_start
+
+
+def read_block(ckpt: Checkpoint, key: str, start: int, length: int) -> bytes:
+    """Bytes start to start + length of a tensor, clipped to it; empty where they cannot be read."""
+    tensor, file = ckpt.tensors[key], ckpt.owner[key]
+    length = min(length, tensor.nbytes - start)
+    if start < 0 or length <= 0 or not _sound(tensor, file.size, file.data_start):
+        return b""
+    try:
+        data = pread_all(_descriptor(file.path), length, file.data_start + tensor.data_offsets[0] + start)
+    except OSError:
+        return b""
+    return data if len(data) == length else b""
+
+
+def chunks(ckpt: Checkpoint, key: str, size: int = CHUNK) -> Iterator[bytes]:
+    """The bytes of a tensor in order, `size` at a time; ends early where they cannot be read."""
+    for start in range(0, ckpt.tensors[key].nbytes, size):
+        data = read_block(ckpt, key, start, size)
+        if not data:
+            return
+        yield data
+
+
+def _mean(values: Numbers) -> float:
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:  # float64 values whose sum is none
+        return math.fsum(v / len(values) for v in values)
+
+
+def _extremes(values: Numbers) -> tuple[float, float, float, int]:
+    """Mean, minimum and maximum of the finite values, and the count of the others."""
+    total = sum(values)
+    # NaN and infinity survive a sum: a finite one means that every value is finite.
+    finite = values if math.isfinite(total) else [v for v in values if math.isfinite(v)]
+    if not finite:
+        return math.nan, math.nan, math.nan, len(values)
+    return _mean(finite), float(min(finite)), float(max(finite)), len(values) - len(finite)
+
+
+def read_vector(ckpt: Checkpoint, key: str, limit: int = VECTOR_LIMIT) -> VectorStats | None:
+    """Statistics of a tensor of any shape with at most `limit` elements.
+
+    None where it is empty, longer, of a dtype that is not decoded (eight bit floats), strided, or not readable.
+    """
+    tensor = ckpt.tensors[key]
+    decode = DECODERS.get(tensor.dtype)
+    count = math.prod(tensor.shape)
+    if decode is None or not 0 < count <= limit or count * DTYPE_BITS[tensor.dtype] != 8 * tensor.nbytes:
+        return None
+    raw = read_block(ckpt, key, 0, tensor.nbytes)
+    if not raw or key in ckpt.owner[key].strided:
+        return None
+    from hashlib import sha256  # costs 5 ms at import
+
+    mean, low, high, others = _extremes(decode(raw))
+    width = tensor.nbytes // count
+    constant = raw[:-width] == raw[width:]
+    return VectorStats(mean, low, high, others, count, constant, sha256(raw).digest())
+
+
+def _alike(ckpt: Checkpoint, a: str, b: str) -> bool:
+    """Same dtype, shape and length, and both stored in order."""
+    x, y = ckpt.tensors[a], ckpt.tensors[b]
+    strided = a in ckpt.owner[a].strided or b in ckpt.owner[b].strided
+    return (x.dtype, x.shape, x.nbytes) == (y.dtype, y.shape, y.nbytes) and not strided
+
+
+def same_bytes(ckpt: Checkpoint, a: str, b: str) -> bool:
+    """Whether two keys name one range of one file, so that they are equal unread."""
+    same_file = ckpt.owner[a].path == ckpt.owner[b].path
+    x, y = ckpt.tensors[a], ckpt.tensors[b]
+    return same_file and (x.dtype, x.shape, x.data_offsets) == (y.dtype, y.shape, y.data_offsets)
+
+
+def _equal_at(ckpt: Checkpoint, a: str, b: str, start: int, length: int) -> bool:
+    one = read_block(ckpt, a, start, length)
+    return bool(one) and one == read_block(ckpt, b, start, length)
+
+
+def sampled_equal(ckpt: Checkpoint, a: str, b: str) -> bool:
+    """Whether two tensors agree in dtype, shape and up to 16 evenly spaced blocks of 4 KiB, first and last included.
+
+    False where a block cannot be read. Tensors of one storage are equal unread.
+    """
+    if same_bytes(ckpt, a, b):
+        return True
+    if not _alike(ckpt, a, b):
+        return False
+    last = max(0, ckpt.tensors[a].nbytes - BLOCK)
+    starts = sorted({last * i // (BLOCKS - 1) for i in range(BLOCKS)})
+    return ckpt.tensors[a].nbytes == 0 or all(_equal_at(ckpt, a, b, start, BLOCK) for start in starts)
+
+
+def equal(ckpt: Checkpoint, a: str, b: str) -> bool:
+    """Whether two tensors agree in dtype, shape and every byte; False where they cannot be read."""
+    if same_bytes(ckpt, a, b):
+        return True
+    return _alike(ckpt, a, b) and all(
+        _equal_at(ckpt, a, b, start, CHUNK) for start in range(0, ckpt.tensors[a].nbytes, CHUNK)
+    )

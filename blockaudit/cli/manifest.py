@@ -1,0 +1,160 @@
+"""`blockaudit manifest`: list, show, check, compare and draft manifests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from blockaudit import resources
+from blockaudit.cli import manifest_text, output
+from blockaudit.errors import RequestError
+from blockaudit.manifest import diff as differences
+from blockaudit.manifest import load
+from blockaudit.manifest.show import describe, summary
+from blockaudit.report.escape import escape
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="List, show, check, compare and draft manifests.",
+)
+
+FormatName = Annotated[str, typer.Option("--format", metavar="FORMAT", help="Format on stdout: text or json.")]
+Id = Annotated[str, typer.Argument(metavar="ID|FILE", help="A library id (llama) or a .json/.yaml file.")]
+DIFFERENT, UNSERVED = 1, 2
+
+
+@app.command("list")
+def list_(format_name: FormatName = "text") -> int:
+    """List the manifests of the library: id, model types, block equation, evidence."""
+    _check_format(format_name)
+    rows: list[dict[str, Any]] = []
+    for name in resources.manifest_ids():
+        manifest = load.library(name).manifest
+        rows.append(
+            {
+                "id": name,
+                "model_types": manifest.match.model_types,
+                "equation": summary(manifest),
+                "evidence_label": manifest.evidence_label,
+            }
+        )
+    output.say(_json(rows) if format_name == "json" else manifest_text.listed(rows))
+    return 0
+
+
+@app.command()
+def show(manifest: Id, format_name: FormatName = "text") -> int:
+    """Show one manifest: its equation, norms, dimensions, keys and ties."""
+    _check_format(format_name)
+    loaded = load.load(manifest)
+    shown = {"id": loaded.id, "sha256": loaded.sha256, **describe(loaded.manifest)}
+    output.say(_json(shown) if format_name == "json" else manifest_text.shown(shown))
+    return 0
+
+
+@app.command()
+def check(
+    manifests: Annotated[list[str], typer.Argument(metavar="ID|FILE...", help="Manifests of any kind.")],
+    format_name: FormatName = "text",
+) -> int:
+    """Check manifests for what their schema cannot see.
+
+    Exit status: 0 clean, 1 with findings, 2 where a file cannot be read or is not valid.
+    """
+    _check_format(format_name)
+    rows: list[dict[str, Any]] = []
+    status = 0
+    for name in manifests:
+        try:
+            kind, found = _findings(name)
+        except RequestError as error:
+            output.complain(str(error))
+            status = UNSERVED
+            continue
+        rows.append({"manifest": name, "kind": kind, "findings": found})
+        status = max(status, 1 if found else 0)
+    output.say(_json(rows) if format_name == "json" else manifest_text.checked(rows))
+    return status
+
+
+@app.command()
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="A library id or a file.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    format_name: FormatName = "text",
+) -> int:
+    """Say in which contract fields two manifests differ, and whether that changes the function.
+
+    Values are compared under each manifest's own defaults and pins. Exit status: 0 the same function, 1 another.
+    """
+    _check_format(format_name)
+    one, two = load.load(a), load.load(b)
+    found = differences.compare(one.manifest, two.manifest)
+    if format_name == "json":
+        output.say(_json(manifest_text.compared_data(one.id, two.id, found)))
+    else:
+        output.say(manifest_text.compared(one.id, two.id, found))
+    return 0 if found.same_function else DIFFERENT
+
+
+@app.command()
+def draft(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A checkpoint, as for inspect.")],
+    level: Annotated[str, typer.Option(metavar="LEVEL", help="What to draft from: headers.")] = "headers",
+    pin: Annotated[bool, typer.Option("--pin", help="Freeze every value that is bound to config.json.")] = False,
+    output_file: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Where to write it; default: stdout.")
+    ] = None,
+) -> int:
+    """Draft the manifest that SOURCE itself supports.
+
+    From its headers and config.json; of a model type that the library has, the library's manifest made its own.
+    """
+    if level == "graph":
+        raise RequestError("--level graph is not in this release: manifest draft reads headers (--level headers)")
+    if level != "headers":
+        raise RequestError(f"unknown --level {level!r}: expected headers")
+    if output_file is not None:
+        output.check_report_paths([output_file], [source], "--output")
+    from blockaudit.checkpoint.source import open_checkpoint
+    from blockaudit.manifest.draft import draft as drafted
+    from blockaudit.manifest.draft import encode
+    from blockaudit.manifest.library import Choice, choose
+
+    checkpoint = open_checkpoint(source)
+    choice = choose(None, checkpoint)
+    result = drafted(checkpoint, choice.loaded if isinstance(choice, Choice) else None, pin)
+    for remark in result.remarks:
+        output.remark(remark)
+    text = encode(result.manifest)
+    if output_file is None:
+        output.say(text)
+    else:
+        output.write_report(output_file, text, "--output")
+    return 0
+
+
+def _findings(name: str) -> tuple[str, list[str]]:
+    from blockaudit.manifest.check import check as contradictions
+    from blockaudit.manifest.check import check_manifest
+
+    if name in resources.manifest_ids():
+        return "block_manifest", check_manifest(load.library(name).manifest)
+    from blockaudit.manifest.validate import any_manifest
+
+    kind, found = any_manifest(load.read(name), name)
+    return kind, contradictions(found)
+
+
+def _check_format(name: str) -> None:
+    if name not in ("text", "json"):
+        raise RequestError(f"unknown format {escape(name)!r}: manifest commands write text or json")
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=True, default=str) + "\n"

@@ -1,0 +1,215 @@
+"""A manifest file as plain data: JSON, or the part of YAML that means the same to everybody.
+
+PyYAML by itself reads `1e-6` as a string, `no` as false and `12:30` as a number; expands aliases without bound, and
+lets a key that is given twice win silently. Here plain words are what JSON would make of them, and anchors, tags and
+twice-given keys are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from blockaudit.errors import RequestError
+
+if TYPE_CHECKING:
+    import yaml
+
+# PyYAML reads about 100 kB a second, so a YAML file has a bound of its own.
+MAX_YAML = 1024 * 1024
+MAX_DEPTH = 60
+
+Where = tuple[str | int, ...]
+
+
+def parse(data: bytes, path: str) -> Any:
+    """The document in `data`. Raises RequestError `path:LINE: ...`."""
+    text = _decoded(data, path)
+    if path.lower().endswith((".yaml", ".yml")) or not text.lstrip().startswith(("{", "[")):
+        return _Yaml(path).document(text)
+    return _json(text, path)
+
+
+def line(data: bytes, where: Where) -> int | None:
+    """The line of the value at `where`, or of the nearest place above it that the document has."""
+    text = data.decode("utf-8-sig", "replace")
+    if len(text) > MAX_YAML:
+        return None
+    try:
+        # A tab is white space to JSON and a fault to YAML; neither allows it raw in a string.
+        root = _Yaml("").compose(text.replace("\t", " "))
+    except RequestError:
+        return None
+    return None if root is None else _mark(root, where)
+
+
+def _decoded(data: bytes, path: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start) + 1
+        raise RequestError(f"{path}:{number}: expected UTF-8 text, found byte {data[error.start]:#04x}") from error
+
+
+def _json(text: str, path: str) -> Any:
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in items:
+            if key in found:
+                raise RequestError(f"{path}:{_line_of_twice(text, key)}: key {key!r} is given twice; keep one of them")
+            found[key] = value
+        return found
+
+    def constant(word: str) -> NoReturn:
+        raise ValueError(f"{word} is not JSON")
+
+    try:
+        document = json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_float=_finite)
+    except json.JSONDecodeError as error:
+        raise RequestError(f"{path}:{error.lineno}: not JSON: {error.msg} (column {error.colno})") from error
+    except ValueError as error:
+        raise RequestError(f"{path}: not JSON: {error}") from error
+    except RecursionError as error:
+        raise RequestError(f"{path}: nested deeper than {MAX_DEPTH} levels") from error
+    if _too_deep(document):
+        raise RequestError(f"{path}: nested deeper than {MAX_DEPTH} levels")
+    return document
+
+
+def _finite(word: str) -> float:
+    value = float(word)
+    if not math.isfinite(value):
+        raise ValueError(f"{word} is larger than any float")
+    return value
+
+
+def _line_of_twice(text: str, key: str) -> int:
+    """The line where a key stands for the second time, as far as text alone can say."""
+    quoted = json.dumps(key, ensure_ascii=False)
+    second = text.find(quoted, text.find(quoted) + 1)
+    return text.count("\n", 0, max(second, 0)) + 1
+
+
+def _too_deep(document: Any) -> bool:
+    level = [document]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for value in level
+            if isinstance(value, dict | list)
+            for child in (value.values() if isinstance(value, dict) else value)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        ]
+        if not level:
+            return False
+    return True
+
+
+class _Yaml:
+    """One YAML text: composed by PyYAML, its words read by us."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def document(self, text: str) -> Any:
+        if len(text) > MAX_YAML:
+            raise RequestError(f"{self._path}: {len(text)} characters of YAML; at most {MAX_YAML} (JSON may be longer)")
+        root = self.compose(text)
+        return None if root is None else self._value(root, 0)
+
+    def compose(self, text: str) -> yaml.Node | None:
+        import yaml
+
+        self._refuse_anchors(text)
+        try:
+            return yaml.compose(text, Loader=yaml.SafeLoader)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            place = f":{mark.line + 1}" if mark is not None else ""
+            raise RequestError(f"{self._path}{place}: not YAML: {error.problem or error.context}") from error
+        except yaml.YAMLError as error:
+            raise RequestError(f"{self._path}: not YAML: {' '.join(str(error).split())}") from error
+        except RecursionError as error:
+            raise RequestError(f"{self._path}: nested deeper than {MAX_DEPTH} levels") from error
+
+    def _refuse_anchors(self, text: str) -> None:
+        """Before composing, which would follow them."""
+        import yaml
+
+        depth = 0
+        try:
+            for event in yaml.parse(text, Loader=yaml.SafeLoader):
+                if getattr(event, "anchor", None) is not None:
+                    raise self._fault(event, "anchors and aliases are not read; write the value out")
+                if isinstance(event, yaml.CollectionStartEvent):
+                    depth += 1
+                    if depth > MAX_DEPTH:
+                        raise self._fault(event, f"nested deeper than {MAX_DEPTH} levels")
+                elif isinstance(event, yaml.CollectionEndEvent):
+                    depth -= 1
+        except yaml.YAMLError:
+            return  # said by `compose`, with its line
+
+    def _value(self, node: yaml.Node, depth: int) -> Any:
+        import yaml
+
+        if node.tag not in _TAGS:
+            raise self._fault(node, f"tag {node.tag!r} is not read")
+        if isinstance(node, yaml.MappingNode):
+            found: dict[str, Any] = {}
+            for name, child in node.value:
+                key = name.value
+                if not isinstance(name, yaml.ScalarNode) or not isinstance(key, str):
+                    raise self._fault(name, "a key is a word, not a list or a mapping")
+                if key in found:
+                    raise self._fault(name, f"key {key!r} is given twice; keep one of them")
+                found[key] = self._value(child, depth + 1)
+            return found
+        if isinstance(node, yaml.SequenceNode):
+            return [self._value(child, depth + 1) for child in node.value]
+        assert isinstance(node, yaml.ScalarNode)
+        word: str = node.value
+        return word if node.style in ("'", '"', "|", ">") else self._word(node, word)
+
+    def _word(self, node: yaml.Node, word: str) -> Any:
+        """A plain word as JSON (and YAML 1.2) would read it."""
+        if word in _WORDS:
+            return _WORDS[word]
+        if word.lower().lstrip("+-") in (".inf", ".nan", "inf", "nan", "infinity"):
+            raise self._fault(node, f"{word} is not a number that a manifest can hold")
+        digits = word[1:] if word[:1] in ("+", "-") else word
+        if not digits[:1].isascii() or not (digits[:1].isdigit() or digits[:1] == "."):
+            return word
+        if not set(digits) <= set("0123456789.eE+-"):
+            return word
+        try:
+            return int(word) if digits.isdigit() else _finite(word)
+        except ValueError as error:
+            if digits.isdigit() or "larger" in str(error):
+                raise self._fault(node, f"{word[:40]} is out of range") from error
+            return word
+
+    def _fault(self, at: Any, message: str) -> RequestError:
+        return RequestError(f"{self._path}:{at.start_mark.line + 1}: {message}")
+
+
+_WORDS: dict[str, Any] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+# What PyYAML makes of words without a tag. The value is read from the word, not from the tag.
+_TAGS = {f"tag:yaml.org,2002:{n}" for n in ("map", "seq", "str", "null", "bool", "int", "float", "timestamp", "value")}
+
+
+def _mark(node: Any, where: Where) -> int:
+    """The line of the deepest node on the way to `where`: a field's is that of its name."""
+    number: int = node.start_mark.line + 1
+    for step in where:
+        children: list[Any] = node.value if isinstance(node.value, list) else []
+        if isinstance(step, int) and step < len(children) and not isinstance(children[step], tuple):
+            node = children[step]
+            number = node.start_mark.line + 1
+        else:
+            pair = next((c for c in children if isinstance(c, tuple) and c[0].value == step), None)  # pyright: ignore[reportUnknownMemberType]
+            if pair is None:
+                return number
+            number, node = pair[0].start_mark.line + 1, pair[1]
+    return number

@@ -1,0 +1,132 @@
+"""Which manifest of the library a checkpoint is to be held against, how that was found, and how sure it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from blockaudit import resources
+from blockaudit.manifest.load import LoadedManifest, library, load
+from blockaudit.records.checkpoint import Checkpoint
+from blockaudit.records.manifest import Manifest
+
+# Without a config.json, a family whose keys fit less well than this is named as the nearest one and not audited against.
+SURE_ENOUGH = 0.8
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+_SYMBOL = re.compile(r"\{\w+\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The manifest to audit against; `also` are other ids whose keys fit as well."""
+
+    loaded: LoadedManifest
+    chosen_by: Literal["flag", "config", "keys"]
+    confidence: float
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """No manifest to audit against: the family whose keys come nearest, and its score (0 to 1)."""
+
+    id: str | None
+    score: float
+
+
+def effective_config(config: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The config of the text stack: `text_config` where the outer model type is unknown and the inner one is not."""
+    if config is None or _by_config(config) is not None:
+        return config
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) and _by_config(inner) is not None else config  # pyright: ignore[reportUnknownVariableType]
+
+
+def choose(flag: str | None, checkpoint: Checkpoint) -> Choice | Nearest:
+    """By `--manifest`, else by config.json's model type or class, else (no config.json) by the key set."""
+    if flag is not None:
+        return Choice(load(flag), "flag", 1.0)
+    config = effective_config(checkpoint.config)
+    named = _by_config(config) if config is not None else None
+    if named is not None:
+        return Choice(library(named), "config", 1.0)
+    scores = scored(checkpoint.tensors)
+    if not scores:
+        return Nearest(None, 0.0)
+    best, score = scores[0]
+    # A config that names a family we do not have is not overruled by keys that look like one that we do.
+    if config is not None and config.get("model_type"):
+        return Nearest(best, score)
+    if score < SURE_ENOUGH:
+        return Nearest(best, score)
+    also = tuple(name for name, s in scores[1:] if s == score)
+    return Choice(library(best), "keys", round(score / (1 + len(also)), 4), also)
+
+
+def _by_config(config: dict[str, Any]) -> str | None:
+    model_type = config.get("model_type")
+    if isinstance(model_type, str) and model_type in resources.manifest_ids():
+        return model_type
+    classes = config.get("architectures")
+    names = {n for n in classes if isinstance(n, str)} if isinstance(classes, list) else set[str]()  # pyright: ignore[reportUnknownVariableType]
+    if not isinstance(model_type, str) and not names:
+        return None
+    for name in resources.manifest_ids():
+        match = library(name).manifest.match
+        if isinstance(model_type, str):
+            if model_type in match.model_types:
+                return name
+        elif names & {*match.classes, match.base_class}:
+            return name
+    return None
+
+
+def scored(keys: Iterable[str]) -> list[tuple[str, float]]:
+    """Every family with the share of keys it explains (harmonic mean of both coverages), best first, then by id."""
+    shapes = {_NUMBER.sub("#", key) for key in keys}
+    if not shapes:
+        return []
+    scores = [(name, _score(library(name).manifest, shapes)) for name in resources.manifest_ids()]
+    return sorted(((n, s) for n, s in scores if s > 0), key=lambda item: (-item[1], item[0]))
+
+
+def _score(manifest: Manifest, shapes: set[str]) -> float:
+    """Keys are compared with every number replaced; a missing or surplus root (`model.`) does not count against them."""
+    required, possible = set[str](), set[str]()
+    for template, optional in templates(manifest):
+        shape = _NUMBER.sub("#", _SYMBOL.sub("#", template))
+        possible.add(shape)
+        if not optional:
+            required.add(shape)
+    prefix = manifest.match.base_prefix
+    rooted = {s if s in possible else prefix + s for s in shapes}
+    explained, found = len(rooted & possible), len(required & rooted)
+    if not explained or not required:
+        return 0.0
+    precision, recall = explained / len(shapes), found / len(required)
+    return round(2 * precision * recall / (precision + recall), 4) if recall else 0.0
+
+
+def templates(manifest: Manifest) -> Iterator[tuple[str, bool]]:
+    """Key templates of a manifest whatever its config, and whether a model of this family may lack the key."""
+    for stack in manifest.stacks:
+        norms = [(n, False) for n in (stack.embedding_norm, stack.final_norm) if n is not None]
+        norms += [(n, b.when is not None) for b in stack.branches for n in b.norms.values()]
+        norms += [(n, False) for n in stack.unplaced.values()]
+        for norm, optional in norms:
+            if isinstance(norm.module, str):
+                yield f"{norm.module}.weight", optional or isinstance(norm.when, str) or stack.ignored
+                yield f"{norm.module}.bias", norm.bias is not True and manifest.norm.bias is not True
+        specs = [(t, False) for t in (*stack.embedding, *stack.tensors)]
+        specs += [(t, b.when is not None or bool(b.layer_kinds)) for b in stack.branches for t in b.tensors]
+        for spec, optional in specs:
+            maybe = optional or spec.optional or spec.when is not None or spec.tied_to is not None or stack.ignored
+            yield spec.key or f"{spec.module}.weight", maybe
+            if spec.module is not None:
+                yield f"{spec.module}.bias", spec.bias is not True or maybe
+    for spec in (t for group in (*manifest.parts.values(), manifest.buffers) for t in group):
+        yield spec.key or f"{spec.module}.weight", True
+        if spec.module is not None:
+            yield f"{spec.module}.bias", True

@@ -1,0 +1,102 @@
+"""Which contract field an unexpected or a missing key belongs to, so that one fault is named by one rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from blockaudit.reconcile import expand
+from blockaudit.reconcile.audit import Reconciled
+from blockaudit.reconcile.match import heads_of
+from blockaudit.reconcile.testimony import is_norm_name
+from blockaudit.records.binding import TemplateBinding
+
+Place = Literal["norm_bias", "branch_bias", "qk_norm", "norm", "final_norm", "branch", "derived", "other"]
+# Buffers that code computes for itself, by the last part of their name, whatever the family.
+DERIVED = ("inv_freq", "masked_bias", "_extra_state", "position_ids")
+_QK = ("q_", "k_", "query_", "key_", "qk_")
+# A branch that a decoder-only stack does not have is named for what it reads.
+_CROSS = ("cross", "encoder_attn", "encdec")
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A group of unexpected keys of one spelling: where they belong, and the contract subject, if any."""
+
+    place: Place
+    subject: str
+    spelling: str
+    keys: tuple[str, ...]
+
+
+def strangers(reconciled: Reconciled) -> tuple[Stranger, ...]:
+    """Unexpected keys, grouped by spelling with numbers replaced."""
+    binding = reconciled.binding
+    if not binding.unexpected:
+        return ()
+    owners = _owners(reconciled, binding.unexpected)
+    heads = tuple(h for s in reconciled.declared.spans for h in heads_of(reconciled.declared, s.name))
+    found: list[Stranger] = []
+    for spelling, keys in expand.templates_of(binding.unexpected):
+        place, subject = _place(keys[0], owners, heads, reconciled)
+        found.append(Stranger(place, subject or spelling, spelling, tuple(keys)))
+    return tuple(found)
+
+
+def _owners(reconciled: Reconciled, unexpected: Iterable[str]) -> dict[str, TemplateBinding]:
+    """Bound templates of the weights that unexpected biases stand beside."""
+    wanted = {key.removesuffix("bias") + "weight" for key in unexpected if key.endswith(".bias")}
+    if not wanted:
+        return {}
+    return {k: t for t in reconciled.binding.templates for k in expand.keys(t.expected) if k in wanted}
+
+
+def _place(
+    key: str, owners: dict[str, TemplateBinding], heads: tuple[str, ...], reconciled: Reconciled
+) -> tuple[Place, str | None]:
+    beside = owners.get(key.removesuffix("bias") + "weight") if key.endswith(".bias") else None
+    if beside is not None:
+        owner = beside.expected.owner
+        if beside.expected.what == "norm":
+            return "norm_bias", owner
+        if beside.expected.what == "branch":
+            return "branch_bias", f"{owner}.bias.{beside.expected.role}"
+    if key.rpartition(".")[2] in DERIVED:
+        return "derived", None
+    inside = key.startswith(heads) if heads else False
+    if is_norm_name(key):
+        last = key.rpartition(".")[0].rpartition(".")[2].lower()
+        if last.startswith(_QK) or last in ("q", "k", "qk"):
+            return "qk_norm", None
+        if len(reconciled.binding.tensors[key].shape) <= 1 and not any(c in key.lower() for c in _CROSS):
+            return ("norm", None) if inside else ("final_norm", None)
+    if inside and any(c in key.lower() for c in _CROSS):
+        return "branch", None
+    return "other", None
+
+
+def missing(reconciled: Reconciled) -> Iterable[tuple[Place, TemplateBinding]]:
+    """Templates with missing keys, and the place in the contract that each belongs to."""
+    gone = {t.expected.owner for t in reconciled.binding.templates if _weight_missing(t)}
+    for t in reconciled.binding.templates:
+        if not t.missing:
+            continue
+        e = t.expected
+        if e.what == "norm" and e.role in ("weight", "bias"):
+            if e.role == "bias":
+                # Where the weight is missing in the same layers the norm is missing, not its bias.
+                if e.owner not in gone:
+                    yield "norm_bias", t
+            elif ".inner." in e.owner:
+                yield "qk_norm", t
+            else:
+                yield ("final_norm" if e.owner.endswith(".final_norm") else "norm"), t
+        elif e.what == "bias":
+            yield "branch_bias", t
+        else:
+            yield "other", t
+
+
+def _weight_missing(t: TemplateBinding) -> bool:
+    return bool(t.missing) and t.expected.what == "norm" and t.expected.role == "weight"

@@ -1,0 +1,63 @@
+"""Everything that one audit knows when its rules are asked: rules read this and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from blockaudit.reconcile.norms import NormVectors
+from blockaudit.reconcile.shapes import ShapeAccount
+from blockaudit.reconcile.ties import Tie
+from blockaudit.records.binding import Binding
+from blockaudit.records.bound import BoundManifest
+from blockaudit.records.checkpoint import Checkpoint
+from blockaudit.records.contract import ContractRow
+
+
+@dataclass(frozen=True, slots=True)
+class NonFiniteTensor:
+    """A tensor with non-finite elements: how many, and the flat index of the first where it was located."""
+
+    key: str
+    count: int
+    elements: int
+    first: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """A checkpoint held against a manifest."""
+
+    declared: BoundManifest
+    binding: Binding
+    shapes: ShapeAccount
+    norms: NormVectors
+    ties: tuple[Tie, ...]
+    rows: tuple[ContractRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """One checkpoint; `reconciled` is None where there was no manifest to hold it against.
+
+    `config` is the part of config.json that speaks of the text stack. `nearest` is the family that the keys come
+    nearest to, where none was chosen.
+    """
+
+    checkpoint: Checkpoint
+    config: dict[str, Any] | None
+    level: str
+    reconciled: Reconciled | None = None
+    nearest: str | None = None
+    nearest_score: float = 0.0
+    non_finite: tuple[NonFiniteTensor, ...] = ()
+
+    @property
+    def files_known(self) -> bool:
+        """Whether every weight file could be read: keys of one that could not are unknown, not absent."""
+        return self.checkpoint.readable and not any(f.rule == "shard-missing" for f in self.checkpoint.faults)
+
+    @property
+    def keys_known(self) -> bool:
+        """Whether missing and unexpected keys mean anything: a manifest, whole files, and at least one key in common."""
+        return self.reconciled is not None and self.files_known and self.reconciled.binding.claimed > 0

@@ -1,0 +1,123 @@
+"""Undo the ways in which a whole key set is spelt otherwise: wrappers, roots, legacy parameter names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from blockaudit.records.binding import Rename
+from blockaudit.records.checkpoint import TensorHeader
+
+WRAPPERS = ("base_model.model.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.", "module.")
+_LEGACY = {"gamma": "weight", "beta": "bias"}
+
+
+def canonical(
+    tensors: Mapping[str, TensorHeader], expected: Collection[str], base_prefix: str
+) -> tuple[dict[str, str], list[Rename]]:
+    """Stored name -> canonical name for every tensor, and what was undone to get there.
+
+    Names that already fit are left alone; nothing is renamed onto a key that is stored under its own name.
+    """
+    names = {key: key for key in tensors}
+    renames: list[Rename] = []
+    for step in (_wrappers, _root, _legacy):
+        renamed, found = step(names, expected, base_prefix)
+        renames += found
+        names = renamed
+    return names, renames
+
+
+def _apply(names: dict[str, str], wanted: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Apply canonical -> new; a new name that is already taken keeps the old one and is a collision."""
+    taken = Counter(wanted.get(name, name) for name in names.values())
+    collisions = sorted(old for old, new in wanted.items() if taken[new] > 1)
+    clash = set(collisions)
+    return {key: (wanted.get(name, name) if name not in clash else name) for key, name in names.items()}, collisions
+
+
+def _wrappers(names: dict[str, str], expected: Collection[str], base: str) -> tuple[dict[str, str], list[Rename]]:
+    """`module.`, `_orig_mod.` and the like, in front or in mid-path, several deep."""
+    del base
+    wanted: dict[str, str] = {}
+    seen: Counter[str] = Counter()
+    for name in names.values():
+        if name in expected:
+            continue
+        bare, stripped = name, list[str]()
+        while True:
+            wrapper = next((w for w in WRAPPERS if bare.startswith(w) or f".{w}" in bare), None)
+            if wrapper is None:
+                break
+            stripped.append(wrapper)
+            bare = bare[len(wrapper) :] if bare.startswith(wrapper) else bare.replace(f".{wrapper}", ".", 1)
+        if stripped:
+            wanted[name] = bare
+            seen["".join(dict.fromkeys(stripped))] += 1
+    if not wanted:
+        return names, []
+    renamed, collisions = _apply(names, wanted)
+    prefix = seen.most_common(1)[0][0]
+    return renamed, [Rename("wrapper", prefix, "", len(wanted), False, next(iter(wanted)), tuple(collisions))]
+
+
+def _root(names: dict[str, str], expected: Collection[str], base: str) -> tuple[dict[str, str], list[Rename]]:
+    """One root rename that makes the unmatched keys fit: `model.` too many or too few, `language_model.` in front."""
+    strangers = [name for name in names.values() if name not in expected]
+    if not strangers or 2 * len(strangers) < len(names):
+        return names, []
+    votes: Counter[tuple[str, str]] = Counter()
+    tails = _tails(expected)
+    # A sample votes: in a real renaming every key says the same.
+    for name in strangers[:: max(1, len(strangers) // 200)]:
+        votes.update(dict.fromkeys(_proposals(name, tails)))
+    best: tuple[dict[str, str], tuple[str, str]] | None = None
+    for (old, new), _ in votes.most_common(8):
+        fits = {n: new + n[len(old) :] for n in strangers if n.startswith(old) and new + n[len(old) :] in expected}
+        if best is None or len(fits) > len(best[0]):
+            best = fits, (old, new)
+    if best is None or 2 * len(best[0]) < len(strangers):
+        return names, []
+    wanted, (old, new) = best
+    renamed, collisions = _apply(names, wanted)
+    # The loader adds or strips the base model's prefix, once, where that makes the key fit.
+    loads = bool(base) and (old == base + new or new == base + old)
+    return renamed, [Rename("prefix", old, new, len(wanted), loads, next(iter(wanted)), tuple(collisions))]
+
+
+def _tails(expected: Collection[str]) -> dict[str, set[str]]:
+    """Every tail of every expected key (whole segments), with the head it needs in front."""
+    tails: dict[str, set[str]] = {}
+    for key in list(expected)[:: max(1, len(expected) // 2000)]:
+        segments = key.split(".")
+        for i in range(min(3, len(segments) - 1)):
+            head = ".".join(segments[:i])
+            tails.setdefault(".".join(segments[i:]), set()).add(f"{head}." if head else "")
+    return tails
+
+
+def _proposals(name: str, tails: Mapping[str, set[str]]) -> list[tuple[str, str]]:
+    segments = name.split(".")
+    found: list[tuple[str, str]] = []
+    for i in range(min(4, len(segments) - 1)):
+        head = ".".join(segments[:i])
+        old = f"{head}." if head else ""
+        found += [(old, new) for new in sorted(tails.get(".".join(segments[i:]), ())) if new != old]
+    return found
+
+
+def _legacy(names: dict[str, str], expected: Collection[str], base: str) -> tuple[dict[str, str], list[Rename]]:
+    """`gamma` and `beta` of TensorFlow days, only as the last segment and only where that makes the key fit."""
+    del base
+    wanted: dict[str, str] = {}
+    for name in names.values():
+        head, _, last = name.rpartition(".")
+        if last in _LEGACY and name not in expected and f"{head}.{_LEGACY[last]}" in expected:
+            wanted[name] = f"{head}.{_LEGACY[last]}"
+    if not wanted:
+        return names, []
+    renamed, collisions = _apply(names, wanted)
+    # transformers 5.24 renames behind the literal text `LayerNorm` alone (conversion_mapping.py, "legacy").
+    loads = all("LayerNorm." in name for name in wanted)
+    example = next(iter(wanted))
+    return renamed, [Rename("legacy", "gamma/beta", "weight/bias", len(wanted), loads, example, tuple(collisions))]

@@ -1,0 +1,93 @@
+"""Keys of a checkpoint matched with the tensors that a bound manifest expects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from blockaudit.records.bound import ExpectedTensor
+from blockaudit.records.checkpoint import TensorHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """One way in which every key (or many) differs from the manifest's spelling, undone before matching.
+
+    `loads` says that the class which config.json names undoes it too.
+    """
+
+    kind: Literal["wrapper", "prefix", "legacy"]
+    old: str
+    new: str
+    count: int
+    loads: bool
+    example: str
+    collisions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Misshapen:
+    """A tensor whose shape is not the expected one. Both shapes in elements."""
+
+    key: str
+    expected: tuple[int | None, ...]
+    found: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateBinding:
+    """One template against the checkpoint. Keys are canonical (after renames)."""
+
+    expected: ExpectedTensor
+    found: int
+    example: str | None  # a key that was found
+    missing: tuple[str, ...]
+    misshapen: tuple[Misshapen, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """The quantisation scheme that the keys show, and where it does not hold together.
+
+    `packed` schemes store something else in place of `weight`: logical shapes cannot be read off their headers here.
+    """
+
+    scheme: str
+    declared: bool
+    declared_method: str
+    detected_from: str
+    packed: bool
+    without_scale: tuple[str, ...] = ()
+    orphan_scale: tuple[str, ...] = ()
+    bad_scale: tuple[Misshapen, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGap:
+    """A stack whose stored layers are not those expected. Layer numbers as in the keys."""
+
+    stack: str
+    expected: int
+    stored: int
+    absent: tuple[int, ...]
+    surplus: tuple[int, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The closed account: every expected tensor is bound or missing, every stored one is claimed or unexpected."""
+
+    tensors: dict[str, TensorHeader]
+    stored_name: dict[str, str]  # canonical -> as stored, only where they differ
+    templates: tuple[TemplateBinding, ...]
+    unexpected: tuple[str, ...]
+    foreign: dict[str, str]  # key -> part of the family that this class does not have, or ignores
+    renames: tuple[Rename, ...]
+    gaps: tuple[LayerGap, ...]
+    quantised: Quantised
+    claimed: int
+
+    def stored(self, key: str) -> str:
+        """The key as it stands in the file."""
+        return self.stored_name.get(key, key)

@@ -1,0 +1,126 @@
+"""What a rule is, and the few ways in which rules build their findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blockaudit.reconcile.audit import Audit
+from blockaudit.records.binding import TemplateBinding
+from blockaudit.records.contract import ContractRow
+from blockaudit.records.report import Finding, Severity
+
+Check = Callable[[Audit], Iterable[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule: its code and name, what it is by default, the failures of the lab it names, and what to do about it."""
+
+    code: str
+    name: str
+    help: str
+    severity: Severity = "error"
+    lab: tuple[int, ...] = ()
+    # A finding of this rule leaves the audit unverified where nothing rejects it.
+    unverified: bool = False
+
+    def finding(
+        self,
+        subject: str,
+        message: str,
+        *,
+        tensors: Sequence[str] = (),
+        expected: Any = None,
+        observed: Any = None,
+        evidence: str = "",
+        severity: Severity | None = None,
+        help: str | None = None,
+    ) -> Finding:
+        """A finding of this rule."""
+        return Finding(
+            code=self.code,
+            name=self.name,
+            severity=severity or self.severity,
+            subject=subject,
+            message=message,
+            tensors=tuple(tensors),
+            expected=expected,
+            observed=observed,
+            evidence=evidence,
+            help=self.help if help is None else help,
+            lab=self.lab,
+        )
+
+
+def from_faults(rule: Rule, audit: Audit) -> Iterator[Finding]:
+    """The faults that reading the files met under this rule's name."""
+    for fault in audit.checkpoint.faults:
+        if fault.rule == rule.name:
+            yield rule.finding(
+                fault.file,
+                fault.message,
+                tensors=fault.tensors,
+                expected=fault.expected,
+                observed=fault.observed,
+                evidence=fault.evidence,
+            )
+
+
+def from_rows(rule: Rule, audit: Audit, wanted: Callable[[str], bool]) -> Iterator[Finding]:
+    """Disagreeing contract rows whose field `wanted` accepts; sites with one and the same disagreement are one finding."""
+    groups: dict[str, list[ContractRow]] = {}
+    for row in disagreeing(audit, wanted):
+        values = tuple((w, s.value, s.evidence) for w, s in row.statements.items())
+        groups.setdefault(repr((row.field.rpartition(".")[2], values)), []).append(row)
+    for rows in groups.values():
+        yield row_finding(rule, rows)
+
+
+def disagreeing(audit: Audit, wanted: Callable[[str], bool]) -> Iterator[ContractRow]:
+    """Rows on which witnesses disagree."""
+    if audit.reconciled is not None:
+        yield from (r for r in audit.reconciled.rows if r.agrees is False and wanted(r.field))
+
+
+def row_finding(rule: Rule, rows: Sequence[ContractRow], severity: Severity | None = None) -> Finding:
+    """One finding for rows that disagree in the same way."""
+    first = rows[0]
+    subject, _, name = first.field.rpartition(".")
+    declared = first.statements["declared"]
+    witness, other = next((w, s) for w, s in first.statements.items() if w != "declared")
+    also = f"; the same at {', '.join(r.field.rpartition('.')[0] for r in rows[1:])}" if len(rows) > 1 else ""
+    return rule.finding(
+        subject,
+        f"{name} is declared {shown(declared.value)} and {witness} as {shown(other.value)}{also}",
+        expected=declared.value,
+        observed=other.value,
+        evidence=f"declared: {declared.evidence}; {witness}: {other.evidence}",
+        severity=severity,
+    )
+
+
+def shown(value: Any) -> str:
+    """A value as a sentence shows it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(shown(v) for v in value) + "]"  # pyright: ignore[reportUnknownVariableType]
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def across(template: TemplateBinding, keys: Sequence[str]) -> str:
+    """`model.layers.{l}.mlp.up_proj.weight, layers 0-31`: where in a template these keys lie."""
+    from blockaudit.reconcile.expand import pattern, ranges
+
+    text = template.expected.template
+    names = [p.partition("}")[0] for p in text.split("{")[1:]]
+    if not names:
+        return text
+    hits = [m.groups() for k in keys if (m := pattern(text).fullmatch(k))]
+    words = {"l": "layers", "e": "experts"}
+    where = [f"{words.get(n, n)} {ranges([int(h[i]) for h in hits])}" for i, n in enumerate(names) if hits]
+    return ", ".join([text, *where])

@@ -1,0 +1,44 @@
+"""A norm that the manifest declares has no weight in the checkpoint.
+
+What it means:
+    The key of a norm site inside a block, or of the embedding norm, is absent.
+
+Why it matters:
+    Loaders fill it with its initial value, without an error: the block runs with an untrained norm.
+
+Example:
+    model.layers.3.input_layernorm.weight is absent.
+
+What to do:
+    Restore the norm's weight; do not let a loader fill it with ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from blockaudit.reconcile.attribute import missing
+from blockaudit.reconcile.audit import Audit
+from blockaudit.records.report import Finding
+from blockaudit.rules.base import Rule, across
+
+RULE = Rule(
+    "N102",
+    "norm-missing",
+    "restore the norm's weight; do not let a loader fill it with ones",
+    lab=(44,),
+)
+
+
+def check(audit: Audit) -> Iterator[Finding]:
+    """Expected keys of this place that are not there."""
+    for place, t in missing(audit.reconciled) if audit.keys_known else ():
+        if place == "norm":
+            yield RULE.finding(
+                t.expected.owner,
+                f"{len(t.missing)} of {len(t.missing) + t.found} missing: {across(t, t.missing)}",
+                tensors=t.missing,
+                expected="a norm weight",
+                observed="no such tensor",
+                evidence="tensor headers",
+            )

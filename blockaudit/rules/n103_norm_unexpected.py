@@ -1,0 +1,45 @@
+"""A layer holds a norm that the manifest does not declare.
+
+What it means:
+    A one-dimensional tensor of a norm's name lies in the layers and belongs to no declared site.
+
+Why it matters:
+    Either the checkpoint is of another topology (sandwich, extra inner norms) or a trained norm would be
+    ignored.
+
+Example:
+    model.layers.0.pre_feedforward_layernorm.weight in a two-norm block.
+
+What to do:
+    Declare the norm where it stands, or remove the tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from blockaudit.reconcile.attribute import strangers
+from blockaudit.reconcile.audit import Audit
+from blockaudit.records.report import Finding
+from blockaudit.rules.base import Rule
+
+RULE = Rule(
+    "N103",
+    "norm-unexpected",
+    "declare the norm where it stands, or remove the tensor",
+    lab=(44,),
+)
+
+
+def check(audit: Audit) -> Iterator[Finding]:
+    """Unexpected keys of this place."""
+    for stranger in strangers(audit.reconciled) if audit.keys_known else ():
+        if stranger.place == "norm":
+            yield RULE.finding(
+                stranger.subject,
+                f"{len(stranger.keys)} unexpected: {stranger.spelling}",
+                tensors=stranger.keys,
+                expected="no such norm",
+                observed=list(audit.reconciled.binding.tensors[stranger.keys[0]].shape),
+                evidence="tensor headers",
+            )

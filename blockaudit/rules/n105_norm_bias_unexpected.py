@@ -1,0 +1,44 @@
+"""A norm that is declared without a bias has one in the checkpoint.
+
+What it means:
+    A bias lies beside the weight of a scale-only norm.
+
+Why it matters:
+    A loader drops it or, worse, applies it: a scale-only RMSNorm with a bias is another function.
+
+Example:
+    model.layers.0.post_attention_layernorm.bias beside an RMSNorm weight.
+
+What to do:
+    Declare the family that has a bias, or remove it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from blockaudit.reconcile.attribute import strangers
+from blockaudit.reconcile.audit import Audit
+from blockaudit.records.report import Finding
+from blockaudit.rules.base import Rule
+
+RULE = Rule(
+    "N105",
+    "norm-bias-unexpected",
+    "declare the family that has a bias, or remove it",
+    lab=(14,),
+)
+
+
+def check(audit: Audit) -> Iterator[Finding]:
+    """Unexpected keys of this place."""
+    for stranger in strangers(audit.reconciled) if audit.keys_known else ():
+        if stranger.place == "norm_bias":
+            yield RULE.finding(
+                stranger.subject,
+                f"{len(stranger.keys)} unexpected: {stranger.spelling}",
+                tensors=stranger.keys,
+                expected="no bias",
+                observed=list(audit.reconciled.binding.tensors[stranger.keys[0]].shape),
+                evidence="tensor headers",
+            )

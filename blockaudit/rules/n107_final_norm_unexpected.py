@@ -1,0 +1,45 @@
+"""There is a norm outside the layers that the manifest does not declare.
+
+What it means:
+    A one-dimensional tensor of a norm's name lies outside the layers.
+
+Why it matters:
+    Post-LN stacks end normalised: a final norm that the class ignores, or that it would apply twice, is a sign
+    of another topology.
+
+Example:
+    encoder.final_layer_norm.weight in a Post-LN stack.
+
+What to do:
+    Declare the final norm, or remove the tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from blockaudit.reconcile.attribute import strangers
+from blockaudit.reconcile.audit import Audit
+from blockaudit.records.report import Finding
+from blockaudit.rules.base import Rule
+
+RULE = Rule(
+    "N107",
+    "final-norm-unexpected",
+    "declare the final norm, or remove the tensor",
+    lab=(18,),
+)
+
+
+def check(audit: Audit) -> Iterator[Finding]:
+    """Unexpected keys of this place."""
+    for stranger in strangers(audit.reconciled) if audit.keys_known else ():
+        if stranger.place == "final_norm":
+            yield RULE.finding(
+                stranger.subject,
+                f"{len(stranger.keys)} unexpected: {stranger.spelling}",
+                tensors=stranger.keys,
+                expected="no norm here",
+                observed=list(audit.reconciled.binding.tensors[stranger.keys[0]].shape),
+                evidence="tensor headers",
+            )

@@ -1,0 +1,76 @@
+"""Every rule, found by discovery: one module per rule, named after its code and name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pkgutil import iter_modules
+
+import blockaudit.rules
+from blockaudit.errors import RequestError
+from blockaudit.reconcile.audit import Audit
+from blockaudit.records.report import SEVERITIES, Finding
+from blockaudit.rules.base import Check, Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A rule, its check, and the documentation that its module carries."""
+
+    rule: Rule
+    check: Check
+    doc: str
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """Every rule, by code."""
+    names = sorted(m.name for m in iter_modules(blockaudit.rules.__path__) if m.name[1:4].isdigit())
+    modules = [importlib.import_module(f"blockaudit.rules.{name}") for name in names]
+    return tuple(Entry(m.RULE, m.check, m.__doc__ or "") for m in modules)
+
+
+def find(code: str) -> Entry:
+    """One rule by code or name. Raises RequestError."""
+    wanted = code.strip().lower()
+    for entry in entries():
+        if wanted in (entry.rule.code.lower(), entry.rule.name):
+            return entry
+    import difflib
+
+    names = [e.rule.name for e in entries()] + [e.rule.code for e in entries()]
+    near = difflib.get_close_matches(code, names, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise RequestError(f"no rule {code!r}{hint} (`blockaudit rules` lists them)")
+
+
+def chosen(select: Sequence[str], ignore: Sequence[str]) -> tuple[Entry, ...]:
+    """Rules that `--select` and `--ignore` leave: codes, code prefixes or names. An item that names none is an error."""
+    for item in (*select, *ignore):
+        if not any(_names(item, e.rule) for e in entries()):
+            raise RequestError(
+                f"{item!r} names no rule: give a code (N201), a prefix (N2) or a name (epsilon-mismatch)"
+            )
+    return tuple(
+        e
+        for e in entries()
+        if (not select or any(_names(s, e.rule) for s in select)) and not any(_names(i, e.rule) for i in ignore)
+    )
+
+
+def _names(item: str, rule: Rule) -> bool:
+    return bool(item) and (rule.code.startswith(item.upper()) or rule.name == item)
+
+
+def run(rules: Iterable[Entry], audit: Audit) -> tuple[Finding, ...]:
+    """All findings, ordered by severity, code and subject."""
+    found = [f for entry in rules for f in entry.check(audit)]
+    return tuple(sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.code, f.subject, f.message)))
+
+
+def leaves_unverified(findings: Iterable[Finding]) -> bool:
+    """Whether any finding's rule leaves the audit unverified."""
+    codes = {e.rule.code for e in entries() if e.rule.unverified}
+    return any(f.code in codes for f in findings)

@@ -1,0 +1,41 @@
+"""A weight has its two dimensions in the other order.
+
+What it means:
+    The stored shape is the expected one reversed.
+
+Why it matters:
+    Square neighbours of the same kind would be transposed as well, and their shapes hide it.
+
+Example:
+    GPT-2 stores c_fc as [d, 4d]; a Linear stores [4d, d].
+
+What to do:
+    Transpose it, or declare the layout [in, out].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from blockaudit.reconcile.audit import Audit
+from blockaudit.records.report import Finding
+from blockaudit.rules.base import Rule, across
+
+RULE = Rule(
+    "S102",
+    "transposed-weight",
+    "transpose it, or declare the layout [in, out]",
+)
+
+
+def check(audit: Audit) -> Iterator[Finding]:
+    """Shapes that are the expected ones reversed."""
+    for t, odd in audit.reconciled.shapes.transposed if audit.reconciled else ():
+        yield RULE.finding(
+            t.expected.owner,
+            f"{across(t, [m.key for m in odd])} is transposed",
+            tensors=[m.key for m in odd],
+            expected=list(odd[0].expected),
+            observed=list(odd[0].found),
+            evidence="tensor headers",
+        )

@@ -1,0 +1,36 @@
+"""Two witnesses place a norm at different points of the block.
+
+What it means:
+    One says before the branch, the other after it or after the add.
+
+Why it matters:
+    Pre-LN and Post-LN have the same tensors and are different functions.
+
+Example:
+    OPT's do_layer_norm_before was true when the manifest was pinned and is false now.
+
+What to do:
+    Keep the placement that the weights were trained under.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from blockaudit.reconcile.audit import Audit
+from blockaudit.records.report import Finding
+from blockaudit.rules.base import Rule, from_rows
+
+RULE = Rule(
+    "T101",
+    "placement-mismatch",
+    "keep the placement that the weights were trained under",
+    lab=(15, 16),
+)
+
+FIELDS = (".placement",)
+
+
+def check(audit: Audit) -> Iterator[Finding]:
+    """Contract rows of these fields on which the witnesses disagree."""
+    yield from from_rows(RULE, audit, lambda field: field.endswith(FIELDS))

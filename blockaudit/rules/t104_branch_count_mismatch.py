@@ -1,0 +1,49 @@
+"""The checkpoint holds a branch that the manifest does not declare, or the other way round.
+
+What it means:
+    Keys of a branch (cross-attention) lie in a stack that has none, or witnesses list different branches.
+
+Why it matters:
+    A branch more or less is another architecture: parameters, inputs and the function differ.
+
+Example:
+    layers.0.crossattention.self.query.weight in a decoder-only stack.
+
+What to do:
+    Audit it as the architecture that it is, or restore the branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from blockaudit.reconcile.attribute import strangers
+from blockaudit.reconcile.audit import Audit
+from blockaudit.records.report import Finding
+from blockaudit.rules.base import Rule, disagreeing, row_finding
+
+RULE = Rule(
+    "T104",
+    "branch-count-mismatch",
+    "audit it as the architecture that it is, or restore the branch",
+    lab=(25,),
+)
+
+
+def check(audit: Audit) -> Iterator[Finding]:
+    """Branch lists of different length or members, and keys of a branch that is not declared."""
+    for row in disagreeing(audit, lambda field: field.endswith(".branch_order")):
+        kinds = [sorted(s.value) for s in row.statements.values()]
+        if kinds[0] != kinds[1]:
+            yield row_finding(RULE, [row])
+    found = [s for s in (strangers(audit.reconciled) if audit.keys_known else ()) if s.place == "branch"]
+    if found:
+        keys = [k for s in found for k in s.keys]
+        yield RULE.finding(
+            found[0].spelling.partition("{n}")[0].rstrip("."),
+            f"{len(keys)} tensors of a branch that the manifest does not declare ({found[0].spelling})",
+            tensors=keys,
+            expected="no such branch",
+            observed=found[0].spelling,
+            evidence="tensor headers",
+        )

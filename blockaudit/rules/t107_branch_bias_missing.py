@@ -1,0 +1,43 @@
+"""A projection that is declared with a bias has none in the checkpoint.
+
+What it means:
+    The weight is there and the bias is not.
+
+Why it matters:
+    The loader initialises it, usually with zeros: attention scores or the update shift.
+
+Example:
+    Qwen2 has biases on q, k and v: model.layers.0.self_attn.q_proj.bias is absent.
+
+What to do:
+    Restore the bias, or correct the config field that declares it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from blockaudit.reconcile.attribute import missing
+from blockaudit.reconcile.audit import Audit
+from blockaudit.records.report import Finding
+from blockaudit.rules.base import Rule, across
+
+RULE = Rule(
+    "T107",
+    "branch-bias-missing",
+    "restore the bias, or correct the config field that declares it",
+)
+
+
+def check(audit: Audit) -> Iterator[Finding]:
+    """Expected keys of this place that are not there."""
+    for place, t in missing(audit.reconciled) if audit.keys_known else ():
+        if place == "branch_bias":
+            yield RULE.finding(
+                t.expected.owner,
+                f"{len(t.missing)} of {len(t.missing) + t.found} missing: {across(t, t.missing)}",
+                tensors=t.missing,
+                expected="a bias",
+                observed="no such tensor",
+                evidence="tensor headers",
+            )
