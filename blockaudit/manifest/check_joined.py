@@ -11,7 +11,7 @@ from blockaudit.manifest import grammar
 from blockaudit.records.checkpoint_manifest import CheckpointManifest, Quantisation, StoredBuffer, StoredNorm
 from blockaudit.records.runtime_manifest import RuntimeManifest
 from blockaudit.records.tensor_manifest import TensorEntry, TensorManifest
-from blockaudit.records.training_manifest import InitialGain, TrainingManifest
+from blockaudit.records.training_manifest import InitialGain, RngIdentity, TrainingDropout, TrainingManifest
 
 BITS = {
     "float64": 64, "float32": 32, "tfloat32": 19, "bfloat16": 16, "float16": 16, "float8_e4m3": 8, "float8_e5m2": 8,
@@ -22,7 +22,7 @@ _TEMPLATE = re.compile(r"([^{}]|\{[a-z_][a-z0-9_]*\})+")
 _AXIS = re.compile(r"\{([^{}]*)\}")
 
 
-# -- tensor -------------------------------------------------------------------------------------------------------------
+# -- tensor ----------------------------------------------------------------------------------------------------------
 
 
 def tensor(manifest: TensorManifest) -> Iterator[str]:
@@ -74,7 +74,7 @@ def _stride(entry: TensorEntry) -> Iterator[str]:
         yield f"contiguity: {entry.contiguity}, and the strides are {entry.stride} where dense ones are {dense}"
 
 
-# -- checkpoint ---------------------------------------------------------------------------------------------------------
+# -- checkpoint ------------------------------------------------------------------------------------------------------
 
 
 def checkpoint(manifest: CheckpointManifest) -> Iterator[str]:
@@ -174,7 +174,7 @@ def _quantisation(given: Quantisation, shapes: dict[str, list[int | str]]) -> It
     yield from (f"excluded: {key} is no key of this checkpoint" for key in given.excluded if key not in shapes)
 
 
-# -- training -----------------------------------------------------------------------------------------------------------
+# -- training --------------------------------------------------------------------------------------------------------
 
 # What a decision must depend on, so that two that may differ are told apart and a replay finds the same.
 COORDINATES = {
@@ -210,16 +210,19 @@ def training(manifest: TrainingManifest) -> Iterator[str]:
 
 
 def _dropout(manifest: TrainingManifest) -> Iterator[str]:
-    rng, active = manifest.rng, {o: d for o, d in manifest.dropout.items() if d.p > 0}
+    active = {owner: dropout for owner, dropout in manifest.dropout.items() if dropout.p > 0}
     for owner, dropout in manifest.dropout.items():
         if not 0 <= dropout.p < 1:
             yield f"dropout.{owner}: p {dropout.p} is not in [0, 1)"
         if owner == "drop_path" and dropout.granularity not in ("example", "layer"):
             yield f"dropout.{owner}: granularity {dropout.granularity} for a whole branch"
-    if active and manifest.mode == "train" and rng is None:
+    if manifest.rng is not None:
+        yield from _rng(manifest.rng, active, manifest)
+    elif active and manifest.mode == "train":
         yield "rng: dropout acts, and nothing says what its masks are a function of"
-    if rng is None:
-        return
+
+
+def _rng(rng: RngIdentity, active: dict[str, TrainingDropout], manifest: TrainingManifest) -> Iterator[str]:
     if not rng.generator.strip():
         yield "rng: the generator is not named"
     if not active:
@@ -271,7 +274,7 @@ def _counters(counters: dict[str, int]) -> Iterator[str]:
                 yield f"counters.{name}: {counters[name]} of {total} steps"
 
 
-# -- runtime ------------------------------------------------------------------------------------------------------------
+# -- runtime ---------------------------------------------------------------------------------------------------------
 
 
 def runtime(manifest: RuntimeManifest) -> Iterator[str]:

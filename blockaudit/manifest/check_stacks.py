@@ -78,19 +78,8 @@ def _core_norms(manifest: Manifest, view: View) -> Iterator[str]:
 
 
 def _stack(stack: Stack, view: View) -> Iterator[str]:
-    kinds = view.kinds(stack)
-    for layer in view.layers(stack):
-        mine = [kind for kind, layers in kinds.items() if layer in layers]
-        if len(mine) != 1:
-            yield f"layer_kinds: layer {layer} is of {' and '.join(mine) or 'no kind'}; each is of exactly one"
-            break
+    yield from _kinds(stack, view)
     yield from _counts(stack, view)
-    for kind in kinds:
-        branches = view.branches(stack, kind)
-        if view.value(stack.parallel) is True and len(branches) == 1:
-            yield "parallel: one branch has nothing beside it"
-        if view.value(stack.parallel) is True and any("norm_post" in view.norms(b, stack) for b in branches):
-            yield "parallel: one add takes every branch, so that no branch has a norm after an add of its own"
     for name, value in (("embedding_scale", stack.embedding_scale), ("logit_scale", stack.logit_scale)):
         if view.value(value) == 0:
             yield f"{name}: 0 leaves nothing"
@@ -104,6 +93,24 @@ def _stack(stack: Stack, view: View) -> Iterator[str]:
     templates = [t.module or t.key or "" for t in (*stack.embedding, *stack.tensors)]
     if any("{l}" in t for t in templates[: len(stack.embedding)]):
         yield "embedding: a template with {l} belongs to the layers"
+
+
+def _kinds(stack: Stack, view: View) -> Iterator[str]:
+    """Every layer is of one kind, and each kind's branches agree with how they are added."""
+    kinds = view.kinds(stack)
+    for layer in view.layers(stack):
+        mine = [kind for kind, layers in kinds.items() if layer in layers]
+        if len(mine) != 1:
+            yield f"layer_kinds: layer {layer} is of {' and '.join(mine) or 'no kind'}; each is of exactly one"
+            break
+    if view.value(stack.parallel) is not True:
+        return
+    for kind in kinds:
+        branches = view.branches(stack, kind)
+        if len(branches) == 1:
+            yield "parallel: one branch has nothing beside it"
+        if any("norm_post" in view.norms(b, stack) for b in branches):
+            yield "parallel: one add takes every branch, so that no branch has a norm after an add of its own"
 
 
 def _counts(stack: Stack, view: View) -> Iterator[str]:

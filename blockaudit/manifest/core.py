@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 SCHEMA = "blockaudit/block-manifest/1"
 # Evidence that is in the manifest itself: the core of the specification names no source.
@@ -25,16 +25,16 @@ def expand_dropout(document: dict[str, Any]) -> dict[str, Any]:
     given = document.get("dropout")
     if not isinstance(given, dict):
         return document
-    owners: dict[str, Any] = given
+    owners = cast("dict[str, Any]", given)
     return document | {"dropout": {owner: _dropout(owner, value) for owner, value in owners.items()}}
 
 
 def expand(document: dict[str, Any]) -> dict[str, Any]:
     """A core document (no `stacks`, valid against the schema) as a whole one: a decoder, or a stack per order."""
-    orders = document["branch_order"]
-    by_stack: dict[str, list[str]] = orders if isinstance(orders, dict) else {"decoder": orders}
+    orders: Any = document["branch_order"]
+    by_stack = cast("dict[str, list[str]]", orders) if isinstance(orders, dict) else {"decoder": orders}
     sites = SITES.get(document["norm"].get("placement"), ())
-    stacks = [
+    stacks: list[Any] = [
         {
             "name": name,
             "layers": _LAYERS,

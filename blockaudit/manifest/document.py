@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from blockaudit.errors import RequestError
-
-if TYPE_CHECKING:
-    import yaml
 
 # PyYAML reads about 100 kB a second, so a YAML file has a bound of its own.
 MAX_YAML = 1024 * 1024
@@ -92,17 +89,25 @@ def _line_of_twice(text: str, key: str) -> int:
 
 
 def _too_deep(document: Any) -> bool:
-    level = [document]
+    level: list[Any] = [document]
     for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for value in level
-            if isinstance(value, dict | list)
-            for child in (value.values() if isinstance(value, dict) else value)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        ]
+        level = [child for value in level for child in _children(value)]
         if not level:
             return False
     return True
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(cast("dict[str, Any]", value).values())
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def _yaml() -> Any:
+    """PyYAML, when there is something to read with it."""
+    import yaml
+
+    return yaml
 
 
 class _Yaml:
@@ -117,9 +122,8 @@ class _Yaml:
         root = self.compose(text)
         return None if root is None else self._value(root, 0)
 
-    def compose(self, text: str) -> yaml.Node | None:
-        import yaml
-
+    def compose(self, text: str) -> Any:
+        yaml = _yaml()
         self._refuse_anchors(text)
         try:
             return yaml.compose(text, Loader=yaml.SafeLoader)
@@ -134,8 +138,7 @@ class _Yaml:
 
     def _refuse_anchors(self, text: str) -> None:
         """Before composing, which would follow them."""
-        import yaml
-
+        yaml = _yaml()
         depth = 0
         try:
             for event in yaml.parse(text, Loader=yaml.SafeLoader):
@@ -150,9 +153,8 @@ class _Yaml:
         except yaml.YAMLError:
             return  # said by `compose`, with its line
 
-    def _value(self, node: yaml.Node, depth: int) -> Any:
-        import yaml
-
+    def _value(self, node: Any, depth: int) -> Any:
+        yaml = _yaml()
         if node.tag not in _TAGS:
             raise self._fault(node, f"tag {node.tag!r} is not read")
         if isinstance(node, yaml.MappingNode):
@@ -171,7 +173,7 @@ class _Yaml:
         word: str = node.value
         return word if node.style in ("'", '"', "|", ">") else self._word(node, word)
 
-    def _word(self, node: yaml.Node, word: str) -> Any:
+    def _word(self, node: Any, word: str) -> Any:
         """A plain word as JSON (and YAML 1.2) would read it."""
         if word in _WORDS:
             return _WORDS[word]
@@ -193,23 +195,26 @@ class _Yaml:
         return RequestError(f"{self._path}:{at.start_mark.line + 1}: {message}")
 
 
-_WORDS: dict[str, Any] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
-_WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_WORDS: dict[str, Any] = {
+    "": None, "~": None, "null": None, "Null": None, "NULL": None,
+    "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
+}  # fmt: skip
 # What PyYAML makes of words without a tag. The value is read from the word, not from the tag.
 _TAGS = {f"tag:yaml.org,2002:{n}" for n in ("map", "seq", "str", "null", "bool", "int", "float", "timestamp", "value")}
 
 
 def _mark(node: Any, where: Where) -> int:
     """The line of the deepest node on the way to `where`: a field's is that of its name."""
-    number: int = node.start_mark.line + 1
+    number = node.start_mark.line + 1
     for step in where:
-        children: list[Any] = node.value if isinstance(node.value, list) else []
-        if isinstance(step, int) and step < len(children) and not isinstance(children[step], tuple):
+        children: Any = node.value
+        if node.id == "sequence" and isinstance(step, int) and step < len(children):
             node = children[step]
             number = node.start_mark.line + 1
-        else:
-            pair = next((c for c in children if isinstance(c, tuple) and c[0].value == step), None)  # pyright: ignore[reportUnknownMemberType]
-            if pair is None:
-                return number
-            number, node = pair[0].start_mark.line + 1, pair[1]
+            continue
+        pairs = children if node.id == "mapping" else []
+        name, node = next(((k, v) for k, v in pairs if k.value == step), (None, node))
+        if name is None:
+            break
+        number = name.start_mark.line + 1
     return number

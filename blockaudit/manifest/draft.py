@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET, structs
@@ -73,10 +73,10 @@ class _Pins:
             }
             return structs.replace(value, **changed)
         if isinstance(value, dict):
-            entries: dict[str, Any] = value
+            entries = cast("dict[str, Any]", value)
             return {name: self.freeze(inner, f"{place}.{name}") for name, inner in entries.items()}
         if isinstance(value, list):
-            items: list[Any] = value
+            items = cast("list[Any]", value)
             return [self.freeze(inner, place) for inner in items]
         return value
 

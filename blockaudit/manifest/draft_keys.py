@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 MAX_LAYERS = 65_536
@@ -63,7 +63,7 @@ def group(shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> Keys:
 
 
 def _split(key: str) -> Split:
-    words, numbers = [], list[int]()
+    words, numbers = list[str](), list[int]()
     for word in key.split("."):
         number = word.isascii() and word.isdigit() and len(word) < 7 and str(int(word)) == word
         words.append("#" if number else word)
@@ -148,11 +148,11 @@ class _Axes:
             dtypes = frozenset(shapes[key][1] for key in part)
             numbers = [split[key][1] for key in part]
             text = self._text(words, prefixes, literal, numbers[0])
-            when = self._when(prefixes, literal, numbers)
-            if when is False:
-                found += [Template(key, shape, frozenset((shapes[key][1],))) for key in part]
-            else:
+            whole, when = self._when(prefixes, literal, numbers)
+            if whole:
                 found.append(Template(text, shape, dtypes, when))
+            else:
+                found += [Template(key, shape, frozenset((shapes[key][1],))) for key in part]
         return found
 
     def _literal(self, prefixes: list[tuple[str, ...]], numbers: list[tuple[int, ...]]) -> list[bool]:
@@ -179,7 +179,7 @@ class _Axes:
     def _when(
         self, prefixes: list[tuple[str, ...]], literal: list[bool], numbers: list[tuple[int, ...]]
     ) -> str | bool | None:
-        """The condition on `l` under which these keys exist; False where they are no whole product."""
+        """Whether these keys are a whole product, and the condition on `l` under which they exist."""
         sides: list[set[int]] = []
         layers: set[int] | None = None
         for i, prefix in enumerate(prefixes):
@@ -191,11 +191,11 @@ class _Axes:
         for side in sides:
             size *= len(side)
         if size != len(numbers) or (len(numbers) < 10_000 and set(product(*sides)) != set(numbers)):
-            return False
+            return False, None
         if layers is None or len(layers) == len(self.layers):
-            return None
+            return True, None
         text = _condition(sorted(layers), self.layers)
-        return text if len(text) <= _LONGEST else False
+        return (True, text) if len(text) <= _LONGEST else (False, None)
 
 
 def _condition(mine: list[int], layers: range) -> str:
@@ -204,7 +204,7 @@ def _condition(mine: list[int], layers: range) -> str:
         if mine[0] == layers.start:
             return high
         return low if mine[-1] == layers[-1] else f"{low} and {high}"
-    steps = {b - a for a, b in zip(mine, mine[1:], strict=False)}
+    steps = {b - a for a, b in pairwise(mine)}
     if len(steps) == 1 and len(mine) > 2:
         step = steps.pop()
         every = [n for n in layers if n % step == mine[0] % step]

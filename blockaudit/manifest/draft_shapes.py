@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from blockaudit.records.manifest import Bound, Value
 
@@ -57,7 +57,7 @@ class Symbols:
             return number
         if self._numbers[key] != number:
             self.remarks.append(
-                f"config.json says {key} = {self._numbers[key]} and the keys hold {number} {what}: the keys are believed"
+                f"config.json says {key} = {self._numbers[key]} and there are {number} {what}: the keys are believed"
             )
             return number
         self.dims[name] = Bound(config=key)
@@ -128,7 +128,7 @@ def _numbers(config: Mapping[str, Any]) -> list[tuple[str, int]]:
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40 and not key.endswith("_id"):
             found.append((key, value))
         elif isinstance(value, dict) and key.endswith("_config"):
-            inner: dict[str, Any] = value
+            inner = cast("dict[str, Any]", value)
             found += [(f"{key}.{name}", number) for name, number in _numbers(inner)]
     return [(k, v) for k, v in found if _symbol(k)]
 

@@ -42,7 +42,7 @@ def summary(manifest: Manifest) -> str:
     for candidate in manifest.stacks:
         if not candidate.ignored:
             stack = candidate
-    return "; ".join(next(iter(equations(stack, view).values()), []))
+    return "; ".join(next(iter(equations(stack, view).values()), list[str]()))
 
 
 def source(value: Value) -> Any:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from typing import Any, TypeVar
+from collections.abc import Sized
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -249,7 +250,7 @@ def _choice(error: Any) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, dict | list):
         kind = "an object" if isinstance(value, dict) else "a list"
-        inside: Any = value
+        inside = cast("Sized", value)
         return f"{kind} of {len(inside)}" if inside else f"an empty {'object' if kind == 'an object' else 'list'}"
     text = repr(value) if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

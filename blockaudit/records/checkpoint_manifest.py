@@ -7,7 +7,7 @@ from typing import Literal
 from blockaudit.records.manifest import Struct
 
 
-class StoredTensor(Struct):
+class StoredTensor(Struct, frozen=True):
     """One key template with its shape on disk and the convention that it was written in."""
 
     key: str
@@ -16,7 +16,7 @@ class StoredTensor(Struct):
     dtype: str | None = None
 
 
-class SharedState(Struct):
+class SharedState(Struct, frozen=True):
     """Two names of one state: `tied` by the model, or `aliased` by the file alone."""
 
     key: str
@@ -24,7 +24,7 @@ class SharedState(Struct):
     how: Literal["tied", "aliased"] = "tied"
 
 
-class StoredNorm(Struct):
+class StoredNorm(Struct, frozen=True):
     """The keys of one norm site. No bias key is the fact that there is no bias, not leave to invent one."""
 
     site: str
@@ -32,7 +32,7 @@ class StoredNorm(Struct):
     bias: str | None = None
 
 
-class StoredBuffer(Struct):
+class StoredBuffer(Struct, frozen=True):
     """State that is no parameter: `derived` from the config, or `owned` by the checkpoint."""
 
     key: str
@@ -40,24 +40,24 @@ class StoredBuffer(Struct):
     derived_from: str | None = None
 
 
-class Quantisation(Struct):
+class Quantisation(Struct, frozen=True):
     """How weights are packed, and which are left as they are."""
 
     scheme: Literal["gptq", "awq", "bitsandbytes_8bit", "bitsandbytes_4bit", "fp8", "mxfp4"]
     bits: int
     group_size: int | None = None
-    excluded: list[str] = []
+    excluded: tuple[str, ...] = ()
 
 
-class CheckpointManifest(Struct):
+class CheckpointManifest(Struct, frozen=True):
     """Every key of a checkpoint. `axes` are the numbered axes of the templates, by how many there are."""
 
     schema: str
     architecture_id: str
     axes: dict[str, int | str]
     tensors: list[StoredTensor]
-    shared: list[SharedState] = []
-    norms: list[StoredNorm] = []
+    shared: tuple[SharedState, ...] = ()
+    norms: tuple[StoredNorm, ...] = ()
     final_norm: str | None = None
-    buffers: list[StoredBuffer] = []
+    buffers: tuple[StoredBuffer, ...] = ()
     quantisation: Quantisation | None = None

@@ -17,7 +17,7 @@ class Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Closed and immutable, as every record of a manifest is."""
 
 
-class Bound(Struct, rename={"if_": "if", "else_": "else"}):
+class Bound(Struct, frozen=True, rename={"if_": "if", "else_": "else"}):
     """A value that the manifest does not hold itself.
 
     Exactly one of: `config` (a key of config.json, dotted for nested ones, or several spellings; `default` is the class
@@ -42,7 +42,7 @@ NormFamily = Literal[
 ]  # fmt: skip
 
 
-class Subset(Struct):
+class Subset(Struct, frozen=True):
     """The coordinates that a partial RMSNorm reads (Zhang and Sennrich 2019, pRMSNorm)."""
 
     coordinates: list[int] | Literal["first", "random"] = "first"
@@ -51,7 +51,7 @@ class Subset(Struct):
     distributed_owner: str | None = None
 
 
-class Norm(Struct):
+class Norm(Struct, frozen=True):
     """One norm site. Fields that are not given come from the manifest's `norm`."""
 
     family: Value | UnsetType = UNSET
@@ -80,7 +80,7 @@ class Norm(Struct):
     when: str | Bound | UnsetType | None = UNSET
 
 
-class TensorSpec(Struct):
+class TensorSpec(Struct, frozen=True):
     """One module's `weight` (and `bias`), or one parameter by its full key, as a template.
 
     `shape` is symbolic, in the order on disk; `layout` says which axis is the output (`in_out`: GPT-2's Conv1D).
@@ -100,7 +100,7 @@ class TensorSpec(Struct):
     tie: Value = False
 
 
-class Branch(Struct):
+class Branch(Struct, frozen=True):
     """One residual branch of a block. `kind` is its entry in `branch_order`."""
 
     name: str
@@ -114,7 +114,7 @@ class Branch(Struct):
     tensors: list[TensorSpec] = []
 
 
-class Scale(Struct):
+class Scale(Struct, frozen=True):
     """A factor of the residual equation: fixed or learned, per what, from which initial value."""
 
     value: Value = 1.0
@@ -130,7 +130,7 @@ else:
     Scaled = Any
 
 
-class Residual(Struct):
+class Residual(Struct, frozen=True):
     """The residual equation: x' = shortcut_scale * shortcut(x) + branch_scale * branch(x)."""
 
     shortcut: Literal["identity", "constant", "scalar", "vector", "gate", "projection"] | Bound | None = "identity"
@@ -150,7 +150,7 @@ class Residual(Struct):
                 msgspec.structs.force_setattr(self, name, msgspec.convert(given, kind))
 
 
-class Dropout(Struct):
+class Dropout(Struct, frozen=True):
     """Dropout of one owner. `position` is relative to the residual add."""
 
     p: Value = 0.0
@@ -160,7 +160,7 @@ class Dropout(Struct):
     schedule: Literal["constant", "linear_in_depth"] = "constant"
 
 
-class Stack(Struct):
+class Stack(Struct, frozen=True):
     """A sequence of layers over one state. `layers` counts those run, `stored_layers` those on disk (ALBERT: fewer)."""
 
     name: str
@@ -182,7 +182,7 @@ class Stack(Struct):
     ignored: bool = False
 
 
-class ClassSpec(Struct):
+class ClassSpec(Struct, frozen=True):
     """A model class: the `parts` that it adds to the base model, the prefix of the base model's keys in it, and the stacks it has (default: all)."""
 
     parts: list[str] = []
@@ -190,7 +190,7 @@ class ClassSpec(Struct):
     stacks: list[str] | UnsetType = UNSET
 
 
-class Match(Struct):
+class Match(Struct, frozen=True):
     """How a checkpoint is recognised as this family, and what each class of it adds to the base model."""
 
     model_types: list[str] = []
@@ -199,7 +199,7 @@ class Match(Struct):
     classes: dict[str, ClassSpec] = {}
 
 
-class Manifest(Struct):
+class Manifest(Struct, frozen=True):
     """A block manifest. `norm`, `residual` and `dropout` are the specification's core, inherited by every site."""
 
     schema: str

@@ -7,14 +7,14 @@ from typing import Literal
 from blockaudit.records.manifest import Struct
 
 
-class Ownership(Struct):
+class Ownership(Struct, frozen=True):
     """Who holds which part of one operand of the residual add."""
 
     layout: Literal["replicated", "sequence", "hidden", "context"]
     degree: int = 1
 
 
-class Parallel(Struct):
+class Parallel(Struct, frozen=True):
     """Ownership at the add: both operands must have one map, not only one local shape."""
 
     residual: Ownership
@@ -22,7 +22,7 @@ class Parallel(Struct):
     reduced_before_add: bool = True
 
 
-class Deterministic(Struct):
+class Deterministic(Struct, frozen=True):
     """What is promised about a second run. `rng`: from what random decisions are drawn."""
 
     enabled: bool
@@ -30,7 +30,7 @@ class Deterministic(Struct):
     reduction_order: Literal["fixed", "any"] = "any"
 
 
-class RuntimeManifest(Struct):
+class RuntimeManifest(Struct, frozen=True):
     """One runtime of one architecture."""
 
     schema: str

@@ -7,14 +7,14 @@ from typing import Literal
 from blockaudit.records.manifest import Struct
 
 
-class ValidRows(Struct):
+class ValidRows(Struct, frozen=True):
     """Which rows of a tensor are real and which are padding: `axes` count rows, `given_by` says which hold data."""
 
     axes: list[str]
     given_by: Literal["all", "attention_mask", "lengths", "position_ids", "router"] = "all"
 
 
-class TensorEntry(Struct):
+class TensorEntry(Struct, frozen=True):
     """One tensor of a run: an activation at a trace site, or a parameter."""
 
     name: str
@@ -28,7 +28,7 @@ class TensorEntry(Struct):
     contiguity: Literal["contiguous", "strided"] = "contiguous"
 
 
-class TensorManifest(Struct):
+class TensorManifest(Struct, frozen=True):
     """Tensors of one block, by name. `branches` are the block's, so that an owner can be told from a slip."""
 
     schema: str

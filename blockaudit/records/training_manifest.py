@@ -9,14 +9,14 @@ from blockaudit.records.manifest import Struct
 Coordinate = Literal["step", "microbatch", "layer", "branch", "row", "channel"]
 
 
-class TrainingDropout(Struct):
+class TrainingDropout(Struct, frozen=True):
     """Dropout of one owner as trained."""
 
     p: float
     granularity: Literal["element", "channel", "row", "example", "layer"] = "element"
 
 
-class RngIdentity(Struct):
+class RngIdentity(Struct, frozen=True):
     """The logical coordinates that a random decision is a function of, and how a recomputation gets it again."""
 
     coordinates: list[Coordinate]
@@ -24,7 +24,7 @@ class RngIdentity(Struct):
     replay: Literal["saved_mask", "regenerated"]
 
 
-class InitialGain(Struct):
+class InitialGain(Struct, frozen=True):
     """How one group of matrices starts. `meaning` says what `number` is: papers give either."""
 
     group: str
@@ -34,7 +34,7 @@ class InitialGain(Struct):
     depth_scaled: bool = False
 
 
-class Optimizer(Struct):
+class Optimizer(Struct, frozen=True):
     """The optimizer and the state that a resumed run needs of it."""
 
     name: str
@@ -43,7 +43,7 @@ class Optimizer(Struct):
     master_weights: bool = False
 
 
-class Autocast(Struct):
+class Autocast(Struct, frozen=True):
     """Mixed precision."""
 
     enabled: bool
@@ -51,7 +51,7 @@ class Autocast(Struct):
     loss_scaling: bool = False
 
 
-class TrainingManifest(Struct):
+class TrainingManifest(Struct, frozen=True):
     """One training setup. `counters` are the schedule's (`step`, `warmup_steps`, `total_steps`, `tokens`)."""
 
     schema: str
