@@ -13,7 +13,7 @@ __all__ = ["Report", "__version__", "inspect"]
 
 
 def __getattr__(name: str) -> Any:
-    """`blockaudit.inspect` and `blockaudit.Report`, imported when they are used: the command line needs the version alone."""
+    """`blockaudit.inspect` and `blockaudit.Report`, imported on use: the command line needs the version alone."""
     if name == "inspect":
         from blockaudit.pipeline import inspect
 

@@ -10,11 +10,14 @@ from blockaudit import __version__
 from blockaudit.checkpoint.source import open_checkpoint
 from blockaudit.checkpoint.values import close_files
 from blockaudit.errors import RequestError
-from blockaudit.manifest.bind import bind
+from blockaudit.manifest.bind import bind, classes, config_classes
 from blockaudit.manifest.library import Choice, choose, effective_config
 from blockaudit.reconcile import contract, dims, match, norms, shapes, testimony, ties
 from blockaudit.reconcile.audit import Audit, NonFiniteTensor, Reconciled
+from blockaudit.records.binding import Binding
+from blockaudit.records.bound import BoundManifest
 from blockaudit.records.checkpoint import Checkpoint
+from blockaudit.records.manifest import Manifest
 from blockaudit.records.report import Finding, ManifestChoice, Report, Subject, Verdict
 from blockaudit.rules import registry
 
@@ -64,20 +67,35 @@ def _audit(checkpoint: Checkpoint, choice: Any, level: str, progress: Progress |
 
 
 def _reconcile(checkpoint: Checkpoint, choice: Choice, config: dict[str, Any] | None, level: str) -> Reconciled:
-    manifest = choice.loaded.manifest
-    bound = bind(manifest, config)
-    if config is None:
-        bound = bind(manifest, None, observed=dims.observed(bound, checkpoint.tensors))
-    live = bind(manifest, config, pins=False) if bound.pinned else bound
-    binding = match.match(bound, checkpoint, config)
+    bound, binding = _bound(checkpoint, choice.loaded.manifest, config)
+    live = bind(choice.loaded.manifest, config, pins=False, class_name=bound.class_name) if bound.pinned else bound
     account = shapes.explain(bound, binding, config)
     vectors = norms.read_norms(checkpoint, binding)
     tied = ties.examine(checkpoint, bound, binding, whole=level == "values")
     solved = dims.solved(bound, binding)
     rows = contract.reconcile(
-        (testimony.declared(bound, solved), testimony.stored(live, bound, binding, solved, vectors, tied))
+        (testimony.declared(bound, binding.quantised), testimony.stored(live, bound, binding, solved, vectors, tied))
     )
     return Reconciled(bound, binding, account, vectors, tied, rows)
+
+
+def _bound(checkpoint: Checkpoint, manifest: Manifest, config: dict[str, Any] | None) -> tuple[BoundManifest, Binding]:
+    """The manifest under this config, and the keys matched; where no class is named, the class that fits them best."""
+    named = config_classes(config)
+    best: tuple[int, BoundManifest, Binding] | None = None
+    for name in named[:1] or classes(manifest) or [None]:
+        bound = bind(manifest, config, class_name=name)
+        if config is None:
+            seen = dims.observed(bound, checkpoint.tensors)
+            bound = bind(manifest, None, observed=seen, class_name=name)
+        binding = match.match(bound, checkpoint, config)
+        odd = sum(len(t.missing) for t in binding.templates) + len(binding.unexpected) + len(binding.foreign)
+        # A root that has to be renamed counts as one oddity per key, or the base class would never be found.
+        odd += sum(r.count for r in binding.renames if r.kind == "prefix")
+        if best is None or odd < best[0]:
+            best = odd, bound, binding
+    assert best is not None  # there is always one candidate
+    return best[1], best[2]
 
 
 def _non_finite(checkpoint: Checkpoint, progress: Progress | None) -> Iterable[NonFiniteTensor]:

@@ -22,4 +22,6 @@ COMMANDS: dict[str, Command] = {
         "blockaudit.cli.inspect:inspect", "Reconcile what a checkpoint stores with what its manifest declares.", "Audit"
     ),
     "manifest": Command("blockaudit.cli.manifest:app", "List, show, check, compare and draft manifests.", "Describe"),
+    "rules": Command("blockaudit.cli.rules:rules", "List every rule, one line each.", "Describe"),
+    "explain": Command("blockaudit.cli.explain:explain", "Explain one rule in full.", "Describe"),
 }

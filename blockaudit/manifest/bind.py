@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from msgspec import UNSET
 
@@ -25,24 +25,31 @@ def bind(
     *,
     pins: bool = True,
     observed: Mapping[str, int] | None = None,
+    class_name: str | None = None,
 ) -> BoundManifest:
     """The manifest under this config. With `pins`, what it declares; without, what config.json says now.
 
-    `observed` gives dimensions read off tensor headers, for a checkpoint that has no config.json.
+    `observed` gives dimensions read off tensor headers, for a checkpoint that has no config.json. `class_name` is the
+    model class where config.json does not name one.
     """
-    return _Binder(manifest, config, pins, observed or {}).bound()
+    return _Binder(manifest, config, pins, observed or {}, class_name).bound()
 
 
 class _Binder:
     def __init__(
-        self, manifest: Manifest, config: Mapping[str, Any] | None, pins: bool, observed: Mapping[str, int]
+        self,
+        manifest: Manifest,
+        config: Mapping[str, Any] | None,
+        pins: bool,
+        observed: Mapping[str, int],
+        class_name: str | None,
     ) -> None:
         self.manifest = manifest
         self.resolver = Resolver(manifest.dims, config, pins=pins, observed=observed)
         self.fields: dict[str, Resolved] = {}
         self.expected: list[ExpectedTensor] = []
         self.spans: list[StackSpan] = []
-        self.class_name, self.spec = _class_of(manifest, config)
+        self.class_name, self.spec = _class_of(manifest, config_classes(config) or ([class_name] if class_name else []))
 
     def bound(self) -> BoundManifest:
         for stack in self.manifest.stacks:
@@ -116,6 +123,8 @@ class _Binder:
         mine, present = self._when(branch.when, mine)
         if present is False:
             return
+        if branch.layer_kinds and sum(len(n) for n in kinds.values()) > len(layers):
+            present = None  # config.json would tell which layers are of which kind
         twins = sum(b.name == branch.name for b in stack.branches) > 1 and branch.layer_kinds
         owner = f"{stack.name}.{branch.name}" + (f"[{'|'.join(branch.layer_kinds)}]" if twins else "")
         if not where["ignored"]:
@@ -280,14 +289,24 @@ class _Binder:
         return kinds
 
 
-def _class_of(manifest: Manifest, config: Mapping[str, Any] | None) -> tuple[str | None, ClassSpec]:
-    """The model class that config.json names, else the first of the manifest."""
-    named = (config or {}).get("architectures")
-    names = [n for n in named if isinstance(n, str)] if isinstance(named, list) else []  # pyright: ignore[reportUnknownVariableType]
+def config_classes(config: Mapping[str, Any] | None) -> list[str]:
+    """The model classes that config.json names."""
+    named = cast("list[Any] | None", (config or {}).get("architectures"))
+    return [n for n in named if isinstance(n, str)] if isinstance(named, list) else []
+
+
+def classes(manifest: Manifest) -> list[str]:
+    """Every class that the manifest knows, the base class last."""
+    base = manifest.match.base_class
+    return [*manifest.match.classes, *([base] if base and base not in manifest.match.classes else [])]
+
+
+def _class_of(manifest: Manifest, names: list[str]) -> tuple[str | None, ClassSpec]:
+    """The first named class that the manifest knows, else the manifest's first."""
     for name in names:
         if name == manifest.match.base_class and name not in manifest.match.classes:
             return name, ClassSpec(base_prefix="")
         if name in manifest.match.classes:
             return name, manifest.match.classes[name]
-    first = next(iter(manifest.match.classes.items()), (None, ClassSpec()))
-    return (names[0] if names else None), first[1]
+    first = next(iter(manifest.match.classes.values()), ClassSpec())
+    return (names[0] if names else None), first

@@ -98,6 +98,8 @@ def checkpoint(manifest: CheckpointManifest) -> Iterator[str]:
             yield f"axes.{name}: no key has it"
     yield from _shared(manifest, shapes)
     yield from _norm_keys(manifest, shapes)
+    names = [buffer.key for buffer in manifest.buffers]
+    yield from (f"{name}: a buffer given twice" for name in dict.fromkeys(names) if names.count(name) > 1)
     for buffer in manifest.buffers:
         yield from (f"{buffer.key}: {said}" for said in _buffer(buffer, shapes))
     if manifest.quantisation is not None:
@@ -192,8 +194,10 @@ def training(manifest: TrainingManifest) -> Iterator[str]:
     yield from _dropout(manifest)
     both = [site for site in manifest.recomputed if site in manifest.saved]
     yield from (f"recomputed: {site} is saved as well; one of them is dead weight" for site in both)
-    if manifest.mode == "eval" and (manifest.eval_modules or manifest.recomputed):
-        yield "mode: eval has no backward, and eval_modules or recomputed are given"
+    if manifest.eval_modules and manifest.mode == "eval":
+        yield "eval_modules: in mode eval every module is in eval; leave them out"
+    if manifest.recomputed and manifest.mode == "eval":
+        yield "recomputed: in mode eval there is no backward"
     for gain in manifest.initialization:
         if sum(g.group == gain.group for g in manifest.initialization) > 1:
             yield f"initialization.{gain.group}: given twice"

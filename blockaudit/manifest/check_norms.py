@@ -74,10 +74,10 @@ def _statistics(s: _Site) -> Iterator[str]:
     algorithm = s.of(norm.algorithm, core.algorithm)
     if algorithm == "welford" and center is False:
         yield "algorithm: welford keeps a running mean, and no mean is subtracted"
-    axes = s.of(norm.reduction_axes, core.reduction_axes) or []
+    axes: Any = s.of(norm.reduction_axes, core.reduction_axes) or ()
     rank = len(s.manifest.state_layout)
     if rank and any(not -rank <= axis < rank for axis in axes):
-        yield f"reduction_axes: {axes} on a state of {rank} axes"
+        yield f"reduction_axes: {list(axes)} on a state of {rank} axes"
     if s.family in STATELESS and axes:
         yield f"reduction_axes: {s.family} reduces over nothing"
 
@@ -119,8 +119,8 @@ def _numerics(s: _Site) -> Iterator[str]:
 
 def _coupling(s: _Site) -> Iterator[str]:
     core, norm = s.manifest.norm, s.norm
-    couples = s.of(norm.couples, core.couples) or []
-    state = s.of(norm.persistent_state, core.persistent_state) or []
+    couples: Any = s.of(norm.couples, core.couples) or ()
+    state: Any = s.of(norm.persistent_state, core.persistent_state) or ()
     padding = s.of(norm.padding_policy, core.padding_policy)
     needed = COUPLED.get(s.family)
     if needed and needed not in couples:

@@ -205,16 +205,16 @@ _TAGS = {f"tag:yaml.org,2002:{n}" for n in ("map", "seq", "str", "null", "bool",
 
 def _mark(node: Any, where: Where) -> int:
     """The line of the deepest node on the way to `where`: a field's is that of its name."""
-    number = node.start_mark.line + 1
+    number: int = node.start_mark.line + 1
     for step in where:
         children: Any = node.value
         if node.id == "sequence" and isinstance(step, int) and step < len(children):
             node = children[step]
             number = node.start_mark.line + 1
             continue
-        pairs = children if node.id == "mapping" else []
-        name, node = next(((k, v) for k, v in pairs if k.value == step), (None, node))
-        if name is None:
+        pairs: Any = children if node.id == "mapping" else ()
+        pair: Any = next((p for p in pairs if p[0].value == step), None)
+        if pair is None:
             break
-        number = name.start_mark.line + 1
+        number, node = pair[0].start_mark.line + 1, pair[1]
     return number

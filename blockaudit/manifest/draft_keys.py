@@ -178,7 +178,7 @@ class _Axes:
 
     def _when(
         self, prefixes: list[tuple[str, ...]], literal: list[bool], numbers: list[tuple[int, ...]]
-    ) -> str | bool | None:
+    ) -> tuple[bool, str | None]:
         """Whether these keys are a whole product, and the condition on `l` under which they exist."""
         sides: list[set[int]] = []
         layers: set[int] | None = None

@@ -9,16 +9,18 @@ from msgspec import UNSET
 
 from blockaudit.manifest.values import Resolver
 from blockaudit.records.bound import Resolved
-from blockaudit.records.manifest import Branch, Manifest, Norm, Residual, Scale, Stack
+from blockaudit.records.manifest import Branch, Manifest, Norm, Residual, Scale, Stack, Subset
 
 # A site says where its norm stands; `placement` can only repeat it.
 PLACEMENT = {"norm_in": "pre_branch", "norm_out": "post_branch", "norm_post": "post_add", "unplaced": None}
 # Fields of a norm that are part of the contract at every site; the others only where the manifest gives them.
 ALWAYS = (
-    "family", "placement", "reduction_axes", "epsilon", "epsilon_location", "center", "scale", "scale_offset", "bias", "work_dtype", "cast_order",
+    "family", "placement", "reduction_axes", "epsilon", "epsilon_location", "center", "scale", "scale_offset", "bias",
+    "work_dtype", "cast_order",
 )  # fmt: skip
 SOMETIMES = (
-    "variance_correction", "algorithm", "groups", "couples", "padding_policy", "persistent_state", "subset", "instance", "owner",
+    "variance_correction", "algorithm", "groups", "couples", "padding_policy", "persistent_state", "subset", "instance",
+    "owner",
 )  # fmt: skip
 
 
@@ -40,9 +42,8 @@ def norm_fields(site: str, norm: Norm, default: Norm, resolver: Resolver) -> dic
             if name in ALWAYS:
                 found[name] = Resolved(None, known=False)
             continue
-        if isinstance(value, msgspec.Struct) and name == "subset":
-            value = msgspec.to_builtins(value)
-        found[name] = resolver.value(value)
+        # A subset is a record of literals: it is compared whole.
+        found[name] = Resolved(msgspec.to_builtins(value)) if isinstance(value, Subset) else resolver.value(value)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Dimension expressions (`n_heads * d_head`, `l >= first_dense`): parsed into a closed grammar, never evaluated as code.
+"""Dimension expressions (`n_heads * d_head`, `l >= first_dense`): parsed into a closed grammar, never run as code.
 
 Python's own parser turns the text into a tree; only the node types listed here are accepted, and the tree is walked by
 us. Values are integers, floats, booleans, strings and lists; powers and products are bounded so that no expression can
@@ -31,8 +31,9 @@ class UnknownSymbol(ExpressionError):
 
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
+    ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: a / b, ast.FloorDiv: lambda a, b: a // b, ast.Mod: lambda a, b: a % b,
+    ast.Pow: lambda a, b: a**b,
 }  # fmt: skip
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
@@ -89,44 +90,70 @@ def evaluate(text: str, env: Mapping[str, Any]) -> Any:
 
 
 def _walk(node: ast.expr, env: Mapping[str, Any]) -> Any:
-    match node:
-        case ast.Constant(value=value):
-            return value
-        case ast.Name(id=name):
-            if name not in env:
-                raise UnknownSymbol(name)
-            return env[name]
-        case ast.BinOp(left=left, op=op, right=right):
-            a, b = _walk(left, env), _walk(right, env)
-            # Numbers only: a string or list times a number would be an allocation that the manifest chooses.
-            if not all(isinstance(x, int | float) and abs(x) <= LARGEST for x in (a, b)):
-                raise ExpressionError(f"{ast.unparse(node)}: arithmetic on {a!r} and {b!r}")
-            if isinstance(op, ast.Pow) and (abs(b) > 64 or abs(a) > 2**32):
-                raise ExpressionError(f"{ast.unparse(node)}: power out of range")
-            return _BINARY[type(op)](a, b)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not _walk(operand, env)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_walk(operand, env)
-        case ast.BoolOp(op=ast.And(), values=values):
-            return all(_walk(v, env) for v in values)
-        case ast.BoolOp(values=values):
-            return any(_walk(v, env) for v in values)
-        case ast.Compare(left=left, ops=ops, comparators=comparators):
-            a = _walk(left, env)
-            for op, right in zip(ops, comparators, strict=True):
-                b = _walk(right, env)
-                if not _COMPARE[type(op)](a, b):
-                    return False
-                a = b
-            return True
-        case ast.Call(func=ast.Name(id=name), args=args):
-            return _FUNCTIONS[name](*(_walk(a, env) for a in args))
-        case ast.Subscript(value=value, slice=index):
-            return _walk(value, env)[_walk(index, env)]
-        case ast.List(elts=elts):
-            return [_walk(e, env) for e in elts]
-        case ast.IfExp(test=test, body=body, orelse=orelse):
-            return _walk(body if _walk(test, env) else orelse, env)
-        case _:
-            raise ExpressionError(f"{ast.unparse(node)} is not part of the grammar")
+    evaluator = _EVALUATORS.get(type(node))
+    if evaluator is None:
+        raise ExpressionError(f"{ast.unparse(node)} is not part of the grammar")
+    return evaluator(node, env)
+
+
+def _name(node: ast.Name, env: Mapping[str, Any]) -> Any:
+    if node.id not in env:
+        raise UnknownSymbol(node.id)
+    return env[node.id]
+
+
+def _arithmetic(node: ast.BinOp, env: Mapping[str, Any]) -> Any:
+    a, b = _walk(node.left, env), _walk(node.right, env)
+    # Numbers only: a string or list times a number would be an allocation that the manifest chooses.
+    if not all(isinstance(x, int | float) and abs(x) <= LARGEST for x in (a, b)):
+        raise ExpressionError(f"{ast.unparse(node)}: arithmetic on {a!r} and {b!r}")
+    if isinstance(node.op, ast.Pow) and (abs(b) > 64 or abs(a) > 2**32):
+        raise ExpressionError(f"{ast.unparse(node)}: power out of range")
+    operation = _BINARY.get(type(node.op))
+    if operation is None:
+        raise ExpressionError(f"{ast.unparse(node)}: {type(node.op).__name__} is not part of the grammar")
+    return operation(a, b)
+
+
+def _unary(node: ast.UnaryOp, env: Mapping[str, Any]) -> Any:
+    value = _walk(node.operand, env)
+    if isinstance(node.op, ast.Not):
+        return not value
+    if isinstance(node.op, ast.USub) and isinstance(value, int | float):
+        return -value
+    raise ExpressionError(f"{ast.unparse(node)} is not part of the grammar")
+
+
+def _connective(node: ast.BoolOp, env: Mapping[str, Any]) -> bool:
+    joined = all if isinstance(node.op, ast.And) else any
+    return joined(_walk(v, env) for v in node.values)
+
+
+def _comparison(node: ast.Compare, env: Mapping[str, Any]) -> bool:
+    a = _walk(node.left, env)
+    for op, right in zip(node.ops, node.comparators, strict=True):
+        b = _walk(right, env)
+        if not _COMPARE[type(op)](a, b):
+            return False
+        a = b
+    return True
+
+
+def _call(node: ast.Call, env: Mapping[str, Any]) -> Any:
+    # parse() has seen to it that the function is one of ours.
+    name = node.func.id if isinstance(node.func, ast.Name) else ""
+    return _FUNCTIONS[name](*(_walk(a, env) for a in node.args))
+
+
+_EVALUATORS: dict[type[ast.expr], Callable[[Any, Mapping[str, Any]], Any]] = {
+    ast.Constant: lambda node, env: node.value,
+    ast.Name: _name,
+    ast.BinOp: _arithmetic,
+    ast.UnaryOp: _unary,
+    ast.BoolOp: _connective,
+    ast.Compare: _comparison,
+    ast.Call: _call,
+    ast.Subscript: lambda node, env: _walk(node.value, env)[_walk(node.slice, env)],
+    ast.List: lambda node, env: [_walk(e, env) for e in node.elts],
+    ast.IfExp: lambda node, env: _walk(node.body if _walk(node.test, env) else node.orelse, env),
+}

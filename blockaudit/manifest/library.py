@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from blockaudit import resources
 from blockaudit.manifest.load import LoadedManifest, library, load
 from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.manifest import Manifest
 
-# Without a config.json, a family whose keys fit less well than this is named as the nearest one and not audited against.
+# Without a config.json, a family whose keys fit less well than this is named as the nearest, and not audited against.
 SURE_ENOUGH = 0.8
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 _SYMBOL = re.compile(r"\{\w+\}")
@@ -40,8 +40,8 @@ def effective_config(config: dict[str, Any] | None) -> dict[str, Any] | None:
     """The config of the text stack: `text_config` where the outer model type is unknown and the inner one is not."""
     if config is None or _by_config(config) is not None:
         return config
-    inner = config.get("text_config")
-    return inner if isinstance(inner, dict) and _by_config(inner) is not None else config  # pyright: ignore[reportUnknownVariableType]
+    inner = cast("dict[str, Any] | None", config.get("text_config"))
+    return inner if isinstance(inner, dict) and _by_config(inner) is not None else config
 
 
 def choose(flag: str | None, checkpoint: Checkpoint) -> Choice | Nearest:
@@ -69,8 +69,8 @@ def _by_config(config: dict[str, Any]) -> str | None:
     model_type = config.get("model_type")
     if isinstance(model_type, str) and model_type in resources.manifest_ids():
         return model_type
-    classes = config.get("architectures")
-    names = {n for n in classes if isinstance(n, str)} if isinstance(classes, list) else set[str]()  # pyright: ignore[reportUnknownVariableType]
+    classes = cast("list[Any] | None", config.get("architectures"))
+    names = {n for n in classes if isinstance(n, str)} if isinstance(classes, list) else set[str]()
     if not isinstance(model_type, str) and not names:
         return None
     for name in resources.manifest_ids():
@@ -89,11 +89,13 @@ def scored(keys: Iterable[str]) -> list[tuple[str, float]]:
     if not shapes:
         return []
     scores = [(name, _score(library(name).manifest, shapes)) for name in resources.manifest_ids()]
-    return sorted(((n, s) for n, s in scores if s > 0), key=lambda item: (-item[1], item[0]))
+    # Of families whose keys fit equally well, the one whose manifest asks for least beside the keys comes first.
+    size = {name: resources.manifest_path(name).stat().st_size for name, _ in scores}
+    return sorted(((n, s) for n, s in scores if s > 0), key=lambda item: (-item[1], size[item[0]], item[0]))
 
 
 def _score(manifest: Manifest, shapes: set[str]) -> float:
-    """Keys are compared with every number replaced; a missing or surplus root (`model.`) does not count against them."""
+    """Keys are compared with every number replaced; a missing root (`model.`) does not count against them."""
     required, possible = set[str](), set[str]()
     for template, optional in templates(manifest):
         shape = _NUMBER.sub("#", _SYMBOL.sub("#", template))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from blockaudit.reconcile import expand
-from blockaudit.reconcile.audit import Reconciled
+from blockaudit.reconcile.audit import Audit, Reconciled
 from blockaudit.reconcile.match import heads_of
 from blockaudit.reconcile.testimony import is_norm_name
 from blockaudit.records.binding import TemplateBinding
@@ -28,19 +28,21 @@ class Stranger:
     subject: str
     spelling: str
     keys: tuple[str, ...]
+    shape: tuple[int, ...]  # of the first
 
 
-def strangers(reconciled: Reconciled) -> tuple[Stranger, ...]:
-    """Unexpected keys, grouped by spelling with numbers replaced."""
-    binding = reconciled.binding
-    if not binding.unexpected:
+def strangers(audit: Audit) -> tuple[Stranger, ...]:
+    """Unexpected keys, grouped by spelling with numbers replaced; none where the key set means nothing."""
+    reconciled = audit.reconciled
+    if reconciled is None or not audit.keys_known or not reconciled.binding.unexpected:
         return ()
+    binding = reconciled.binding
     owners = _owners(reconciled, binding.unexpected)
     heads = tuple(h for s in reconciled.declared.spans for h in heads_of(reconciled.declared, s.name))
     found: list[Stranger] = []
     for spelling, keys in expand.templates_of(binding.unexpected):
         place, subject = _place(keys[0], owners, heads, reconciled)
-        found.append(Stranger(place, subject or spelling, spelling, tuple(keys)))
+        found.append(Stranger(place, subject or spelling, spelling, tuple(keys), binding.tensors[keys[0]].shape))
     return tuple(found)
 
 
@@ -76,8 +78,11 @@ def _place(
     return "other", None
 
 
-def missing(reconciled: Reconciled) -> Iterable[tuple[Place, TemplateBinding]]:
+def missing(audit: Audit) -> Iterable[tuple[Place, TemplateBinding]]:
     """Templates with missing keys, and the place in the contract that each belongs to."""
+    reconciled = audit.reconciled
+    if reconciled is None or not audit.keys_known:
+        return
     gone = {t.expected.owner for t in reconciled.binding.templates if _weight_missing(t)}
     for t in reconciled.binding.templates:
         if not t.missing:

@@ -59,5 +59,5 @@ class Audit:
 
     @property
     def keys_known(self) -> bool:
-        """Whether missing and unexpected keys mean anything: a manifest, whole files, and at least one key in common."""
+        """Whether missing and unexpected keys mean anything: a manifest, whole files, and a key in common."""
         return self.reconciled is not None and self.files_known and self.reconciled.binding.claimed > 0

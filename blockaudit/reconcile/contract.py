@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from blockaudit.records.contract import ContractRow, Statement, Testimony
+from blockaudit.records.contract import ContractRow, Statement, Testimony, Witness
 
 _KIND = re.compile(r"^(\w+\.\w+)\[([\w|]+)\]\.(.+)$")
 
@@ -28,8 +28,8 @@ def reconcile(testimonies: Iterable[Testimony]) -> tuple[ContractRow, ...]:
 
 
 def _row(name: str, testimonies: tuple[Testimony, ...]) -> ContractRow:
-    said = {t.witness: t.statements[name] for t in testimonies if name in t.statements}
-    known = {w: s for w, s in said.items() if s.known}
+    said: dict[Witness, Statement] = {t.witness: t.statements[name] for t in testimonies if name in t.statements}
+    known: dict[Witness, Statement] = {w: s for w, s in said.items() if s.known}
     return ContractRow(name, known, _agree(list(known.values())), _required(name, testimonies))
 
 
@@ -47,13 +47,11 @@ def same(a: Any, b: Any) -> bool:
         return a is b
     if isinstance(a, int | float) and isinstance(b, int | float):
         return a == b or abs(a - b) <= 1e-9 * max(abs(a), abs(b))
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        return list(a) == list(b)  # pyright: ignore[reportUnknownArgumentType]
     return a == b
 
 
 def _required(name: str, testimonies: tuple[Testimony, ...]) -> bool:
-    if name.startswith(("dims.", "tie.")):
+    if name.startswith(("dims.", "tie.", "quantization.")):
         return True
     if name.endswith(".epsilon"):
         family = f"{name.removesuffix('epsilon')}family"

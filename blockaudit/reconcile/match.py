@@ -21,7 +21,7 @@ def match(bound: BoundManifest, checkpoint: Checkpoint, config: Mapping[str, Any
     """The account of keys. Renames (wrappers, roots, legacy names) are undone first and recorded."""
     expected = _within_reason(bound, checkpoint)
     expanded = [(e, expand.keys(e)) for e in expected]
-    known = {key for e, keys in expanded for key in keys}
+    known = {key for _, keys in expanded for key in keys}
     tensors, stored_name, renames = _renamed(checkpoint, known, bound.base_prefix)
     quantised, logical, companions = examine(tensors, config)
     claimed: set[str] = set(companions)

@@ -70,7 +70,7 @@ def _root(names: dict[str, str], expected: Collection[str], base: str) -> tuple[
     tails = _tails(expected)
     # A sample votes: in a real renaming every key says the same.
     for name in strangers[:: max(1, len(strangers) // 200)]:
-        votes.update(dict.fromkeys(_proposals(name, tails)))
+        votes.update(dict.fromkeys(_proposals(name, tails), 1))
     best: tuple[dict[str, str], tuple[str, str]] | None = None
     for (old, new), _ in votes.most_common(8):
         fits = {n: new + n[len(old) :] for n in strangers if n.startswith(old) and new + n[len(old) :] in expected}

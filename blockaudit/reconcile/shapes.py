@@ -26,7 +26,7 @@ class WrongDimension:
     symbol: str
     declared: Any
     found: int
-    keys: tuple[str, ...]
+    tensors: tuple[str, ...]
     templates: tuple[str, ...]
     alternatives: tuple[tuple[str, int], ...]
     source: str

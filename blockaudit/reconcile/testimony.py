@@ -8,21 +8,25 @@ from blockaudit.reconcile.dims import Solved
 from blockaudit.reconcile.match import heads_of, layers_seen
 from blockaudit.reconcile.norms import NormVectors, offset_by_statistics
 from blockaudit.reconcile.ties import Tie
-from blockaudit.records.binding import Binding, TemplateBinding
+from blockaudit.records.binding import Binding, Quantised, TemplateBinding
 from blockaudit.records.bound import BoundManifest, Resolved
 from blockaudit.records.contract import Statement, Testimony
 
 _HEADERS = "tensor headers"
 
 
-def declared(bound: BoundManifest, solved: Mapping[str, Solved]) -> Testimony:
+def declared(bound: BoundManifest, quantised: Quantised) -> Testimony:
     """Every field of the manifest, and the dimensions that some shape depends on."""
-    said = {name: _statement(value) for name, value in bound.fields.items()}
+    # A dimension that was read off the headers for want of a config is not declared.
+    said = {name: _statement(value) for name, value in bound.fields.items() if not (value.headers and not value.keys)}
     used = {s for e in bound.expected for text in e.symbols for s in bound.dims if s in text}
     for name, value in bound.dims.items():
-        if name in used and isinstance(value.value, int) and (name in solved or value.known):
+        if name in used and isinstance(value.value, int) and not value.headers:
             said[f"dims.{name}"] = _statement(value)
-    return Testimony("declared", {k: s for k, s in said.items() if s is not None})
+    if quantised.packed:
+        # The field is named so that nobody takes the shapes of packed weights for checked.
+        said["quantization.logical_shapes"] = Statement(None, quantised.scheme, "", known=False)
+    return Testimony("declared", said)
 
 
 def stored(
@@ -49,45 +53,64 @@ def _statement(value: Resolved) -> Statement:
 
 
 def _headers(bound: BoundManifest, binding: Binding) -> dict[str, Statement]:
-    """Presence of norms and biases, and layer counts, from the keys that are there."""
+    """What keys and shapes show: norms and biases that are there, and how many layers."""
+    return {
+        **_projections(bound, binding),
+        **_norms(binding),
+        **_layers(bound, binding),
+        **_no_final_norm(bound, binding),
+    }
+
+
+def _projections(bound: BoundManifest, binding: Binding) -> dict[str, Statement]:
+    said: dict[str, Statement] = {}
+    for t in binding.templates:
+        name = f"{t.expected.owner}.bias.{t.expected.role}"
+        if t.expected.what == "branch" and t.expected.template.endswith(".weight") and name in bound.fields and t.found:
+            said[name] = _bias(t, binding)
+    return said
+
+
+def _norms(binding: Binding) -> dict[str, Statement]:
     said: dict[str, Statement] = {}
     weights: dict[str, list[TemplateBinding]] = {}
     for t in binding.templates:
-        e = t.expected
-        if e.ignored or e.what not in ("norm", "branch"):
-            continue
-        if e.what == "norm" and e.role == "weight":
-            weights.setdefault(e.owner, []).append(t)
-        elif e.what == "branch" and e.template.endswith(".weight") and f"{e.owner}.bias.{e.role}" in bound.fields:
-            said[f"{e.owner}.bias.{e.role}"] = _bias(t, binding)
+        if t.expected.what == "norm" and t.expected.role == "weight" and not t.expected.ignored:
+            weights.setdefault(t.expected.owner, []).append(t)
     for owner, templates in weights.items():
-        found = [t for t in templates if t.found]
-        said[f"{owner}.present"] = Statement(bool(found), _where(templates), _HEADERS)
-        if found:
-            said[f"{owner}.bias"] = _bias(found[0], binding)
-            kind = "scalar" if _is_scalar(found[0], binding) else None
-            if kind is not None:
-                said[f"{owner}.scale"] = Statement(kind, found[0].example or "", _HEADERS)
+        found = next((t for t in templates if t.found), None)
+        said[f"{owner}.present"] = Statement(found is not None, _where(templates), _HEADERS)
+        if found is not None:
+            said[f"{owner}.bias"] = _bias(found, binding)
+            if _is_scalar(found, binding):
+                said[f"{owner}.scale"] = Statement("scalar", found.example or "", _HEADERS)
+    return said
+
+
+def _layers(bound: BoundManifest, binding: Binding) -> dict[str, Statement]:
+    """Stored layers, where the stack stores as many as it runs (ALBERT's one group says nothing of its depth)."""
+    said: dict[str, Statement] = {}
     for span in bound.spans:
         heads = heads_of(bound, span.name)
         if span.ignored or not heads or span.stored != span.run:
             continue
         gap = next((g for g in binding.gaps if g.stack == span.name), None)
-        count = (
-            gap.stored
-            if gap
-            else (span.stored if span.stored is not None else len(layers_seen(heads, binding.tensors)))
-        )
+        count = gap.stored if gap else span.stored
+        if count is None:
+            count = len(layers_seen(heads, binding.tensors))
         said[f"{span.name}.layers"] = Statement(count, f"layer numbers behind {heads[0]}", _HEADERS)
+    return said
+
+
+def _no_final_norm(bound: BoundManifest, binding: Binding) -> dict[str, Statement]:
+    """Where no final norm is declared, whether one is stored all the same."""
+    said: dict[str, Statement] = {}
     for stack in bound.manifest.stacks:
-        name = f"{stack.name}.final_norm"
-        if (
-            f"{name}.present" not in said
-            and f"{name}.present" in bound.fields
-            and not bound.fields[f"{name}.present"].value
-        ):
-            strangers = final_norm_like(bound, binding)
-            said[f"{name}.present"] = Statement(bool(strangers), strangers[0] if strangers else "no such key", _HEADERS)
+        field = bound.fields.get(f"{stack.name}.final_norm.present")
+        if field is not None and field.known and not field.value:
+            found = final_norm_like(bound, binding)
+            evidence = found[0] if found else "no such key"
+            said[f"{stack.name}.final_norm.present"] = Statement(bool(found), evidence, _HEADERS)
     return said
 
 

@@ -74,11 +74,11 @@ def _why_unverified(report: Report) -> str:
     named = [f for f in report.findings if f.name in _UNVERIFYING]
     if named:
         return f"{named[0].code} {named[0].name}: {shortened(named[0].message)}"
-    open_fields = [escape(row.field) for row in report.contract if row.required and row.agrees is None]
+    open_fields = [escape(row.field) for row in report.contract if row.required and not row.known]
     if not open_fields:
         return "no two witnesses could be compared"
     shown = ", ".join(open_fields[:3]) + (f" and {len(open_fields) - 3} more" if len(open_fields) > 3 else "")
-    return f"{count(len(open_fields), 'field')} that this level requires could not be checked: {shown}"
+    return f"{count(len(open_fields), 'field')} that this level requires have no witness: {shown}"
 
 
 def _subject(report: Report, width: int) -> list[Line]:

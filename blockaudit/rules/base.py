@@ -69,7 +69,7 @@ def from_faults(rule: Rule, audit: Audit) -> Iterator[Finding]:
 
 
 def from_rows(rule: Rule, audit: Audit, wanted: Callable[[str], bool]) -> Iterator[Finding]:
-    """Disagreeing contract rows whose field `wanted` accepts; sites with one and the same disagreement are one finding."""
+    """Disagreeing contract rows whose field `wanted` accepts; sites that disagree in the same way are one finding."""
     groups: dict[str, list[ContractRow]] = {}
     for row in disagreeing(audit, wanted):
         values = tuple((w, s.value, s.evidence) for w, s in row.statements.items())

@@ -33,20 +33,29 @@ RULE = Rule(
 
 
 def check(audit: Audit) -> Iterator[Finding]:
-    """Missing keys that no more special rule names."""
-    for place, t in missing(audit.reconciled) if audit.keys_known else ():
+    """Missing keys that no more special rule names; the tensors of one part (a head) are one finding."""
+    parts: dict[str, list[TemplateBinding]] = {}
+    for place, t in missing(audit):
         if place == "other":
-            yield RULE.finding(
-                t.expected.owner,
-                f"{len(t.missing)} of {len(t.missing) + t.found} missing: {across(t, t.missing)}{_nearest(audit, t)}",
-                tensors=t.missing,
-                expected=list(t.expected.shape),
-                observed="no such tensor",
-                evidence="tensor headers",
-            )
+            whole = t.expected.owner if t.expected.what == "part" else f"{t.expected.owner} {t.expected.template}"
+            parts.setdefault(whole, []).append(t)
+    for templates in parts.values():
+        first, keys = templates[0], [k for t in templates for k in t.missing]
+        also = f" and {len(templates) - 1} more of {first.expected.owner}" if len(templates) > 1 else ""
+        total = sum(len(t.missing) + t.found for t in templates)
+        yield RULE.finding(
+            first.expected.owner,
+            f"{len(keys)} of {total} missing: {across(first, first.missing)}{also}{_nearest(audit, first)}",
+            tensors=keys,
+            expected=list(first.expected.shape),
+            observed="no such tensor",
+            evidence="tensor headers",
+        )
 
 
 def _nearest(audit: Audit, t: TemplateBinding) -> str:
     """The unexpected key that is spelt most like the first missing one."""
-    near = get_close_matches(t.missing[0], audit.reconciled.binding.unexpected[:2000], 1, 0.8)
+    near = get_close_matches(
+        t.missing[0], (audit.reconciled.binding.unexpected[:2000] if audit.reconciled else ()), 1, 0.8
+    )
     return f"; the nearest unexpected key is {near[0]}" if near else ""

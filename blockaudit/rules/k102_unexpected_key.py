@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from blockaudit.reconcile.attribute import strangers
-from blockaudit.reconcile.audit import Audit
+from blockaudit.reconcile.audit import Audit, Reconciled
 from blockaudit.reconcile.expand import keys
 from blockaudit.records.report import Finding
 from blockaudit.rules.base import Rule
@@ -33,9 +33,7 @@ RULE = Rule(
 
 def check(audit: Audit) -> Iterator[Finding]:
     """Keys that nothing claims; buffers that code derives, and parts that the class does not have, are notes."""
-    if not audit.keys_known:
-        return
-    for stranger in strangers(audit.reconciled):
+    for stranger in strangers(audit):
         if stranger.place in ("other", "branch", "derived"):
             derived = stranger.place == "derived"
             yield RULE.finding(
@@ -43,33 +41,33 @@ def check(audit: Audit) -> Iterator[Finding]:
                 f"{len(stranger.keys)} {'derived buffer' if derived else 'unexpected'}: {stranger.spelling}",
                 tensors=stranger.keys,
                 expected="no such key",
-                observed=list(audit.reconciled.binding.tensors[stranger.keys[0]].shape),
+                observed=list(stranger.shape),
                 evidence="tensor headers",
                 severity="note" if derived else None,
                 help="nothing: code computes it again" if derived else None,
             )
-    yield from _known(audit)
-
-
-def _known(audit: Audit) -> Iterator[Finding]:
-    binding = audit.reconciled.binding
-    parts: dict[str, list[str]] = {}
-    for key, part in binding.foreign.items():
-        parts.setdefault(f"{part} is not a part of {audit.reconciled.declared.class_name or 'this class'}", []).append(
-            key
-        )
-    for t in binding.templates:
-        if t.found and (t.expected.derived or t.expected.ignored):
-            kind = "derived buffer" if t.expected.derived else "the class ignores this part"
-            parts.setdefault(f"{kind}: {t.expected.owner}", []).extend(
-                k for k in keys(t.expected) if k in binding.tensors
+    if audit.reconciled is not None:
+        for what, (subject, found) in _known(audit.reconciled).items():
+            yield RULE.finding(
+                subject,
+                f"{len(found)} tensors: {what}",
+                tensors=found,
+                evidence="manifest",
+                severity="note",
+                help="nothing: the loader ignores it, and the manifest knows it",
             )
-    for what, found in parts.items():
-        yield RULE.finding(
-            what.rpartition(": ")[2],
-            f"{what}: {len(found)} tensors",
-            tensors=found,
-            evidence="manifest",
-            severity="note",
-            help="nothing: the loader ignores it, and the manifest knows it",
-        )
+
+
+def _known(reconciled: Reconciled) -> dict[str, tuple[str, list[str]]]:
+    """Keys that the manifest knows and the class does not load, by the reason."""
+    binding, known = reconciled.binding, dict[str, tuple[str, list[str]]]()
+    for key, part in binding.foreign.items():
+        what = f"{part} is not a part of {reconciled.declared.class_name or 'this class'}"
+        known.setdefault(what, (part, []))[1].append(key)
+    for t in binding.templates:
+        e = t.expected
+        if t.found and (e.derived or e.ignored):
+            what = f"{e.role} is a buffer that code derives" if e.derived else f"the class ignores {e.stack}"
+            subject = e.owner if e.derived else e.stack or e.owner
+            known.setdefault(what, (subject, []))[1].extend(k for k in keys(e) if k in binding.tensors)
+    return known

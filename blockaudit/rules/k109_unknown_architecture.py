@@ -34,11 +34,13 @@ def check(audit: Audit) -> Iterator[Finding]:
     """No manifest was found, or the manifest does not know the class."""
     if audit.reconciled is None:
         config = audit.checkpoint.config or {}
-        named = config.get("model_type") or "no model type"
+        named = config.get("model_type")
+        said = f"config.json names {named}, which" if named else "config.json names no model type, and the key set"
+        said = said if audit.checkpoint.config else "there is no config.json, and the key set"
         near = f"; the nearest family by keys is {audit.nearest} ({audit.nearest_score:.0%})" if audit.nearest else ""
         yield RULE.finding(
-            str(named),
-            f"no manifest of the library is for {named}{near}",
+            str(named or "architecture"),
+            f"{said} is that of no family in the library{near}",
             expected="a model type or key set of the library",
             observed=config.get("architectures") or config.get("model_type"),
             evidence="config.json" if audit.checkpoint.config else "tensor headers",

@@ -32,7 +32,9 @@ RULE = Rule(
 
 def check(audit: Audit) -> Iterator[Finding]:
     """Derived buffers of another shape, or rotary frequencies that do not begin with one."""
-    for t in audit.reconciled.binding.templates if audit.reconciled else ():
+    if audit.reconciled is None:
+        return
+    for t in audit.reconciled.binding.templates:
         if not (t.expected.derived and t.found):
             continue
         if t.misshapen:

@@ -32,7 +32,7 @@ RULE = Rule(
 
 def check(audit: Audit) -> Iterator[Finding]:
     """Expected keys of this place that are not there."""
-    for place, t in missing(audit.reconciled) if audit.keys_known else ():
+    for place, t in missing(audit):
         if place == "norm":
             yield RULE.finding(
                 t.expected.owner,

@@ -33,13 +33,13 @@ RULE = Rule(
 
 def check(audit: Audit) -> Iterator[Finding]:
     """Unexpected keys of this place."""
-    for stranger in strangers(audit.reconciled) if audit.keys_known else ():
+    for stranger in strangers(audit):
         if stranger.place == "final_norm":
             yield RULE.finding(
                 stranger.subject,
                 f"{len(stranger.keys)} unexpected: {stranger.spelling}",
                 tensors=stranger.keys,
                 expected="no norm here",
-                observed=list(audit.reconciled.binding.tensors[stranger.keys[0]].shape),
+                observed=list(stranger.shape),
                 evidence="tensor headers",
             )

@@ -33,7 +33,7 @@ def check(audit: Audit) -> Iterator[Finding]:
     """q/k and other norms inside a branch."""
     if not audit.keys_known:
         return
-    for place, t in missing(audit.reconciled):
+    for place, t in missing(audit):
         if place == "qk_norm":
             yield RULE.finding(
                 t.expected.owner,
@@ -43,13 +43,13 @@ def check(audit: Audit) -> Iterator[Finding]:
                 observed="no such tensor",
                 evidence="tensor headers",
             )
-    for stranger in strangers(audit.reconciled):
+    for stranger in strangers(audit):
         if stranger.place == "qk_norm":
             yield RULE.finding(
                 stranger.subject,
                 f"{len(stranger.keys)} unexpected: {stranger.spelling}",
                 tensors=stranger.keys,
                 expected="no norm inside this branch",
-                observed=list(audit.reconciled.binding.tensors[stranger.keys[0]].shape),
+                observed=list(stranger.shape),
                 evidence="tensor headers",
             )

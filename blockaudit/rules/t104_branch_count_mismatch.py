@@ -36,7 +36,7 @@ def check(audit: Audit) -> Iterator[Finding]:
         kinds = [sorted(s.value) for s in row.statements.values()]
         if kinds[0] != kinds[1]:
             yield row_finding(RULE, [row])
-    found = [s for s in (strangers(audit.reconciled) if audit.keys_known else ()) if s.place == "branch"]
+    found = [s for s in strangers(audit) if s.place == "branch"]
     if found:
         keys = [k for s in found for k in s.keys]
         yield RULE.finding(

@@ -31,13 +31,13 @@ RULE = Rule(
 
 def check(audit: Audit) -> Iterator[Finding]:
     """Unexpected keys of this place."""
-    for stranger in strangers(audit.reconciled) if audit.keys_known else ():
+    for stranger in strangers(audit):
         if stranger.place == "branch_bias":
             yield RULE.finding(
                 stranger.subject,
                 f"{len(stranger.keys)} unexpected: {stranger.spelling}",
                 tensors=stranger.keys,
                 expected="no bias",
-                observed=list(audit.reconciled.binding.tensors[stranger.keys[0]].shape),
+                observed=list(stranger.shape),
                 evidence="tensor headers",
             )

@@ -1,0 +1,174 @@
+"""Documents for the tests: the specification's core, and one block manifest that gives every field."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import msgspec
+
+from blockaudit.records.manifest import Manifest
+
+CORE = """\
+architecture_id: llama_style_pre_rmsnorm_decoder
+state_layout: [batch, sequence, model]
+branch_order: [causal_self_attention, gated_mlp]
+norm:
+  family: rmsnorm
+  placement: pre_branch
+  reduction_axes: [-1]
+  epsilon: 1.0e-6
+  center: false
+  scale: per_channel
+  bias: false
+residual:
+  shortcut_scale: 1.0
+  attention_branch_scale: 1.0
+  mlp_branch_scale: 1.0
+dropout:
+  attention_output: 0.0
+  mlp_output: 0.0
+final_norm: rmsnorm
+"""
+
+WIDTH: dict[str, Any] = {"module": "model.layers.{l}.norm", "shape": ["d_model"]}
+
+# Every field of every struct, in one manifest that contradicts itself nowhere.
+EVERYTHING: dict[str, Any] = {
+    "schema": "blockaudit/block-manifest/1",
+    "architecture_id": "everything",
+    "evidence_label": "implementation",
+    "source": "a package, its version and its revision",
+    "witness": "headers",
+    "match": {
+        "model_types": ["everything"],
+        "base_class": "EverythingModel",
+        "base_prefix": "model.",
+        "classes": {"EverythingForCausalLM": {"parts": ["lm_head"], "base_prefix": "model.", "stacks": ["decoder"]}},
+    },
+    "state_layout": ["batch", "sequence", "model"],
+    "branch_order": ["causal_self_attention", "cross_attention", "gated_mlp"],
+    "norm": {
+        "family": {"config": "norm", "default": "rmsnorm"},
+        "placement": "both",
+        "reduction_axes": [-1],
+        "epsilon": {"config": ["eps", "epsilon"], "default": 1e-6, "pinned": 1e-6},
+        "epsilon_location": "inside",
+        "variance_correction": 0,
+        "center": False,
+        "scale": "per_channel",
+        "scale_offset": {"if": "deep", "then": 1, "else": 0},
+        "bias": False,
+        "work_dtype": "float32",
+        "cast_order": "cast_before_scale",
+        "algorithm": "two_pass",
+        "groups": None,
+        "couples": [],
+        "padding_policy": None,
+        "persistent_state": [],
+        "subset": None,
+        "instance": None,
+        "owner": None,
+    },
+    "residual": {
+        "shortcut": "scalar",
+        "shortcut_source": "state",
+        "shortcut_scale": {"value": 1.0, "granularity": "layer", "learned": True, "init": 1.0},
+        "attention_branch_scale": 1.0,
+        "cross_attention_branch_scale": 0.5,
+        "mlp_branch_scale": {"expr": "1 / n_layers"},
+        "dtype": "float32",
+        "update": "add",
+    },
+    "dropout": {
+        "attention_output": {
+            "p": 0.1, "granularity": "element", "scaling": "inverted", "position": "before_add",
+            "schedule": "constant",
+        },
+    },
+    "final_norm": "rmsnorm",
+    "dims": {
+        "d_model": {"config": "hidden_size", "default": 64},
+        "n_layers": {"config": "num_hidden_layers", "default": 2},
+        "n_experts": {"config": "num_experts", "default": 4},
+        "vocab": {"config": "vocab_size", "default": 96},
+        "deep": {"config": "deep", "default": False},
+    },
+    "axes": {"e": "n_experts"},
+    "stacks": [
+        {
+            "name": "decoder",
+            "layers": "n_layers",
+            "first_layer": 0,
+            "stored_layers": {"expr": "n_layers"},
+            "layer_kinds": {"even": "l % 2 == 0", "odd": "l % 2 == 1"},
+            "parallel": False,
+            "embedding": [{"role": "tokens", "module": "model.embed_tokens", "shape": ["vocab", "d_model"]}],
+            "embedding_scale": {"config": "scale", "default": 1.0},
+            "embedding_norm": {"module": "model.embed_norm", "shape": ["d_model"]},
+            "branches": [
+                {
+                    "name": "self_attention",
+                    "kind": "causal_self_attention",
+                    "reads": "state",
+                    "sources": {"q": "state", "k": "state", "v": "state"},
+                    "softcap": 50.0,
+                    "norms": {
+                        "norm_in": {
+                            "family": "prmsnorm",
+                            "subset": {"coordinates": "random", "size": 8, "resampled": True,
+                                       "distributed_owner": "rank 0"},
+                            "instance": "shared", "owner": "layer", "placement": "pre_branch", "when": "n_layers > 0",
+                            **WIDTH,
+                        },
+                        "norm_out": {"module": "model.layers.{l}.norm_out"},
+                    },
+                    "tensors": [
+                        {"role": "q", "module": "model.layers.{l}.q_proj", "shape": ["d_model", "d_model"],
+                         "bias": True, "layout": "in_out", "when": "n_layers > 1", "optional": False},
+                    ],
+                },
+                {
+                    "name": "cross_attention",
+                    "kind": "cross_attention",
+                    "sources": {"q": "state", "k": "memory", "v": "memory"},
+                    "norms": {"norm_in": {"family": "prmsnorm", "subset": {"coordinates": [0, 1], "size": 2},
+                                          "instance": "shared", **WIDTH}},
+                },
+                {
+                    "name": "mlp",
+                    "kind": "gated_mlp",
+                    "layer_kinds": ["even", "odd"],
+                    "when": "n_layers > 0",
+                    "tensors": [{"role": "up", "key": "model.layers.{l}.mlp.{e}.up", "shape": ["d_model", "d_model"]}],
+                },
+            ],
+            "unplaced": {"stray": {"module": "model.layers.{l}.stray", "shape": ["d_model"], "placement": None}},
+            "tensors": [
+                {"role": "inv_freq", "key": "model.layers.{l}.inv_freq", "shape": ["d_model // 2"], "derived": True},
+            ],
+            "final_norm": {"family": "rmsnorm", "module": "model.norm"},
+            "logit_scale": 1.0,
+            "logit_softcap": 30.0,
+            "residual": {"shortcut": "identity", "cross_attention_branch_scale": 0.5},
+            "ignored": False,
+        }
+    ],
+    "parts": {
+        "lm_head": [
+            {"role": "lm_head", "module": "lm_head", "shape": ["vocab", "d_model"],
+             "tied_to": "model.embed_tokens.weight", "tie": {"config": "tie_word_embeddings", "default": False}},
+        ]
+    },
+    "buffers": [{"role": "positions", "key": "model.positions", "shape": ["vocab"], "derived": True}],
+    "config_reads": ["use_cache"],
+}  # fmt: skip
+
+
+def everything(**changes: Any) -> dict[str, Any]:
+    """A copy of EVERYTHING with some top fields changed."""
+    return copy.deepcopy(EVERYTHING) | changes
+
+
+def manifest(document: dict[str, Any]) -> Manifest:
+    return msgspec.convert(document, Manifest)
