@@ -59,7 +59,7 @@ def branch_fields(owner: str, branch: Branch, resolver: Resolver) -> dict[str, R
 def stack_fields(
     stack: Stack, branches: list[Branch], manifest: Manifest, resolver: Resolver, kinds: dict[str, tuple[int, ...]]
 ) -> dict[str, Resolved]:
-    """What a stack does around its branches (those that its config switches on): order, residual equation, embedding and logits."""
+    """What a stack does around its branches (those that config switches on): order, residual, embedding, logits."""
     name = stack.name
     fields: dict[str, Resolved] = {f"{name}.layers": resolver.value(stack.layers)}
     orders = _orders(branches, kinds)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -51,7 +52,10 @@ def parse(text: str) -> ast.expr:
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"expression of {len(text)} characters; at most {MAX_LENGTH}")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings():
+            # Python remarks on odd literals; the text is not the user's program.
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ExpressionError(f"{text!r} is not an expression") from error
     for node in ast.walk(tree):
@@ -59,6 +63,8 @@ def parse(text: str) -> ast.expr:
             raise ExpressionError(f"{text!r}: {type(node).__name__} is not part of the grammar")
         if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS):
             raise ExpressionError(f"{text!r}: only {', '.join(sorted(_FUNCTIONS))} can be called")
+        if isinstance(node, ast.Constant) and not isinstance(node.value, int | float | str | None):
+            raise ExpressionError(f"{text!r}: {node.value!r} is not part of the grammar")
     return tree
 
 
@@ -112,7 +118,10 @@ def _arithmetic(node: ast.BinOp, env: Mapping[str, Any]) -> Any:
     operation = _BINARY.get(type(node.op))
     if operation is None:
         raise ExpressionError(f"{ast.unparse(node)}: {type(node.op).__name__} is not part of the grammar")
-    return operation(a, b)
+    value = operation(a, b)
+    if isinstance(value, complex):
+        raise ExpressionError(f"{ast.unparse(node)}: a root of a negative number")
+    return value
 
 
 def _unary(node: ast.UnaryOp, env: Mapping[str, Any]) -> Any:

@@ -36,6 +36,9 @@ KINDS: dict[str, type[AnyManifest]] = {
 def block_manifest(data: bytes, path: str) -> Manifest:
     """The block manifest in `data`, JSON or YAML. Raises RequestError, one line, with the place at fault."""
     found = _object(data, path)
+    kind = _kind(found, data, path)
+    if kind != "block_manifest":
+        raise RequestError(f"{_place(data, path, ('schema',))}: expected a block manifest, found a {kind.replace('_', ' ')}")
     return _block(found, data, path)
 
 
@@ -62,7 +65,7 @@ def _kind(found: dict[str, Any], data: bytes, path: str) -> str:
     given = found.get("schema")
     if given is None:
         return "block_manifest"
-    if given not in named:
+    if not isinstance(given, str) or given not in named:
         place = _place(data, path, ("schema",))
         raise RequestError(f"{place}: schema: expected one of {', '.join(named)}, found {_shown(given)}")
     return named[given]
@@ -92,28 +95,31 @@ def _validate(found: dict[str, Any], kind: str, data: bytes, path: str) -> None:
     if not errors:
         return
     # The first in reading order: a person mends a file from its top.
+    lines = document.Lines(data)
     faults = [_innermost(error) for error in errors]
-    faults.sort(key=lambda e: (_line(data, e) or 0, _dotted(e.absolute_path)))
+    faults.sort(key=lambda e: (lines.of(_where(e)) or 0, _dotted(e.absolute_path)))
     fault = faults[0]
     where = _where(fault)
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    place = _place(data, path, where)
+    number = lines.of(where)
+    place = path if number is None else f"{path}:{number}"
     raise RequestError(f"{place}: {_dotted(where) or 'the manifest'}: {_said(fault)}{more}")
 
 
-def _line(data: bytes, error: Any) -> int | None:
-    return document.line(data, _where(error))
-
-
 def _place(data: bytes, path: str, where: document.Where) -> str:
-    number = document.line(data, where)
+    number = document.Lines(data).of(where)
     return path if number is None else f"{path}:{number}"
 
 
 def _where(error: Any) -> document.Where:
     """The path to what is wrong: an unknown field itself, not the object that holds it."""
-    unknown = _unknown(error)
-    return (*error.absolute_path, *unknown[:1])
+    named = _unknown(error)[:1] or ([error.instance] if _is_name(error) else [])
+    return (*error.absolute_path, *named)
+
+
+def _is_name(error: Any) -> bool:
+    """Whether it is the name of a field that is wrong."""
+    return "propertyNames" in list(error.absolute_schema_path)[-2:]
 
 
 def _dotted(where: Any) -> str:
@@ -128,13 +134,18 @@ def _dotted(where: Any) -> str:
 
 def _innermost(error: Any) -> Any:
     """Of a choice (`anyOf`), the fault in the alternative that was meant: the one of the right type."""
-    while error.validator in ("anyOf", "oneOf") and error.context:
+    while error.validator in ("anyOf", "oneOf") and error.context and not _is_one_field_of(error):
         meant = [e for alternative in _alternatives(error) if _is_meant(alternative, error) for e in alternative]
         # Every alternative of another type: the choice itself is the fault.
         if not meant:
             return error
         error = max(meant, key=lambda e: len(e.absolute_path))
     return error
+
+
+def _is_one_field_of(error: Any) -> bool:
+    """Whether a choice is between fields that an object may have."""
+    return error.validator == "oneOf" and all(set(choice) == {"required"} for choice in error.validator_value)
 
 
 def _alternatives(error: Any) -> list[list[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from blockaudit.reconcile import expand
@@ -11,6 +11,7 @@ from blockaudit.reconcile.audit import Audit, Reconciled
 from blockaudit.reconcile.match import heads_of
 from blockaudit.reconcile.testimony import is_norm_name
 from blockaudit.records.binding import TemplateBinding
+from blockaudit.records.bound import ExpectedTensor
 
 Place = Literal["norm_bias", "branch_bias", "qk_norm", "norm", "final_norm", "branch", "derived", "other"]
 # Buffers that code computes for itself, by the last part of their name, whatever the family.
@@ -36,11 +37,14 @@ def strangers(audit: Audit) -> tuple[Stranger, ...]:
     reconciled = audit.reconciled
     if reconciled is None or not audit.keys_known or not reconciled.binding.unexpected:
         return ()
-    binding = reconciled.binding
+    binding, wrong = reconciled.binding, wrong_counts(reconciled)
     owners = _owners(reconciled, binding.unexpected)
     heads = tuple(h for s in reconciled.declared.spans for h in heads_of(reconciled.declared, s.name))
     found: list[Stranger] = []
     for spelling, keys in expand.templates_of(binding.unexpected):
+        keys = [k for k in keys if not _counted(k, reconciled, wrong)]
+        if not keys:
+            continue
         place, subject = _place(keys[0], owners, heads, reconciled)
         found.append(Stranger(place, subject or spelling, spelling, tuple(keys), binding.tensors[keys[0]].shape))
     return tuple(found)
@@ -83,8 +87,11 @@ def missing(audit: Audit) -> Iterable[tuple[Place, TemplateBinding]]:
     reconciled = audit.reconciled
     if reconciled is None or not audit.keys_known:
         return
+    wrong = wrong_counts(reconciled)
     gone = {t.expected.owner for t in reconciled.binding.templates if _weight_missing(t)}
     for t in reconciled.binding.templates:
+        if wrong and t.missing:
+            t = replace(t, missing=tuple(k for k in t.missing if not _past(t.expected, k, wrong, stored=True)))
         if not t.missing:
             continue
         e = t.expected
@@ -101,6 +108,38 @@ def missing(audit: Audit) -> Iterable[tuple[Place, TemplateBinding]]:
             yield "branch_bias", t
         else:
             yield "other", t
+
+
+def wrong_counts(reconciled: Reconciled) -> dict[str, tuple[int, int]]:
+    """Axes whose count in config.json is not the stored one (experts): axis -> (declared, stored).
+
+    What is missing or surplus by that count alone is named once, by the count.
+    """
+    off = {d.symbol: (d.declared, d.found) for d in reconciled.shapes.dimensions}
+    for row in reconciled.rows:
+        if row.agrees is False and row.field.startswith("dims."):
+            off.setdefault(row.field.removeprefix("dims."), (row.value("declared"), row.value("stored")))
+    axes = reconciled.declared.manifest.axes
+    return {a: off[text] for a, text in axes.items() if text in off and all(isinstance(n, int) for n in off[text])}
+
+
+def _past(e: ExpectedTensor, key: str, wrong: dict[str, tuple[int, int]], *, stored: bool) -> bool:
+    """Whether a key of this template lies past the stored (or the declared) count of an axis."""
+    names = list(expand.axes(e))
+    hit = expand.pattern(e.template).fullmatch(key)
+    return hit is not None and any(
+        int(number) >= wrong[name][1 if stored else 0]
+        for name, number in zip(names, hit.groups(), strict=True)
+        if name in wrong
+    )
+
+
+def _counted(key: str, reconciled: Reconciled, wrong: dict[str, tuple[int, int]]) -> bool:
+    return bool(wrong) and any(
+        _past(t.expected, key, wrong, stored=False)
+        for t in reconciled.binding.templates
+        if any(f"{{{a}}}" in t.expected.template for a in wrong)
+    )
 
 
 def _weight_missing(t: TemplateBinding) -> bool:

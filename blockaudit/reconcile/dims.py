@@ -62,7 +62,8 @@ def solved(bound: BoundManifest, binding: Binding) -> dict[str, Solved]:
                     votes.setdefault(name, Counter())[value] += template.found * (1000 if len(names) == 1 else 1)
                     shown.setdefault((name, value), f"{template.example} {list(header.shape)}")
     for name, text, size, where in _counted(bound, binding):
-        if text.isidentifier():
+        # A shape (the router's) is a better witness of a count than keys, of which some may be lost.
+        if text.isidentifier() and name not in votes:
             votes[name] = Counter({size: 1})
             shown[name, size] = where
     return {name: Solved(value, shown[name, value]) for name, c in votes.items() for value in (c.most_common(1)[0][0],)}
@@ -80,7 +81,7 @@ def _counted(bound: BoundManifest, binding: Binding) -> Iterable[tuple[str, str,
             head = head.replace("{l}", str(layer))
         numbers = layers_seen([head], binding.tensors)
         if numbers:
-            yield text, text, len(numbers), f"{head}{expand.ranges(sorted(numbers))}"
+            yield text, text, max(numbers) + 1, f"{head}{expand.ranges(sorted(numbers))}"
 
 
 def observed(bound: BoundManifest, tensors: Mapping[str, TensorHeader]) -> dict[str, int]:

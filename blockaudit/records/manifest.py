@@ -183,7 +183,9 @@ class Stack(Struct, frozen=True):
 
 
 class ClassSpec(Struct, frozen=True):
-    """A model class: the `parts` that it adds to the base model, the prefix of the base model's keys in it, and the stacks it has (default: all)."""
+    """A model class: the `parts` that it adds to the base model, the prefix of the base model's keys in it, and the
+    stacks that it has (all of them where it does not say).
+    """
 
     parts: list[str] = []
     base_prefix: str | UnsetType = UNSET

@@ -34,12 +34,12 @@ RULE = Rule(
 def check(audit: Audit) -> Iterator[Finding]:
     """No config.json, or none that could be read."""
     checkpoint = audit.checkpoint
-    if checkpoint.config is None and checkpoint.adapter is None:
-        if not any(f.rule == "config-invalid" for f in checkpoint.faults):
-            yield RULE.finding(
-                "config.json",
-                "no config.json beside the weights: epsilon and every multiplier are unknown",
-                expected="config.json",
-                observed="no such file",
-                evidence=checkpoint.source,
-            )
+    invalid = any(f.rule == "config-invalid" for f in checkpoint.faults)
+    if checkpoint.config is None and checkpoint.adapter is None and not invalid:
+        yield RULE.finding(
+            "config.json",
+            "no config.json beside the weights: epsilon and every multiplier are unknown",
+            expected="config.json",
+            observed="no such file",
+            evidence=checkpoint.source,
+        )

@@ -47,7 +47,7 @@ def find(code: str) -> Entry:
 
 
 def chosen(select: Sequence[str], ignore: Sequence[str]) -> tuple[Entry, ...]:
-    """Rules that `--select` and `--ignore` leave: codes, prefixes or names. Raises RequestError where one names none."""
+    """Rules that `--select` and `--ignore` leave: codes, prefixes or names. Raises RequestError for an unknown one."""
     for item in (*select, *ignore):
         if not any(_names(item, e.rule) for e in entries()):
             raise RequestError(

@@ -36,7 +36,7 @@ def check(audit: Audit) -> Iterator[Finding]:
             others = ", ".join(f"{s} = {v}" for s, v in d.alternatives)
             yield RULE.finding(
                 f"dims.{d.symbol}",
-                f"{d.symbol} is {shown(d.declared)} by config and {d.found} by {len(d.tensors)} tensors"
+                f"{d.symbol} is {shown(d.declared)} by {d.source} and {d.found} by {len(d.tensors)} tensors"
                 + (f" (headers cannot tell it from {others})" if others else "")
                 + _tokenizer(audit),
                 tensors=d.tensors,

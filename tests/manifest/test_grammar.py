@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockaudit.manifest import grammar
@@ -33,7 +33,7 @@ def test_values(text: str, value: Any) -> None:
         "f'{d}'", "d := 1", "{'a': 1}", "{1}", "*ns", "print(d)", "min(*ns)", "min(d, key=h)", "...", "await d",
         "d" * 500, "9 ** 99", "10 ** 40 ** 2", "'a' * 10", "ns * 10", "d / 0", "d % 0", "ns[9]", "ns['a']", "len(d)",
         "none + 1", "sqrt(-1)", "-word", "d[0]", "word < 1", "2 ** 63 * 2", "~d", "d << 40", "(-1) ** 0.5", "1j", "b'a'",
-        "sqrt()", "min()", "h in d", "ns[0:1]", "max(1, 'a')", "(" * 200 + ")" * 200, "-" * 300 + "1",
+        "sqrt()", "min()", "h in d", "ns[0:1]", "max(1, 'a')", "(" * 200 + ")" * 200,
     ],
 )  # fmt: skip
 def test_what_is_no_expression_or_has_no_value_is_refused(text: str) -> None:
@@ -44,9 +44,7 @@ def test_what_is_no_expression_or_has_no_value_is_refused(text: str) -> None:
 def test_an_unknown_symbol_is_unknown_and_not_wrong() -> None:
     with pytest.raises(grammar.UnknownSymbol):
         grammar.evaluate("d + width", ENV)
-    assert grammar.symbols("d + sqrt(width) if on else d") == ("d", "width", "on") or set(
-        grammar.symbols("d + sqrt(width) if on else d")
-    ) == {"d", "width", "on"}
+    assert set(grammar.symbols("d + sqrt(width) if on else d")) == {"d", "width", "on"}
 
 
 ATOMS = st.sampled_from([*ENV, "x", "0", "1", "2", "1e300", "9999999999", "'a'", "[]", "ns", "None", "True"])
@@ -56,6 +54,7 @@ OPERATORS = st.sampled_from(
 WORDS = st.lists(ATOMS | OPERATORS | st.sampled_from(["(", ")", "[", "]", "sqrt(", "len(", "min(", "not", "-"]), max_size=12)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60) | WORDS.map(" ".join))
 def test_any_text_has_a_value_or_an_expression_error(text: str) -> None:
     began = time.perf_counter()
