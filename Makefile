@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 .PHONY: help venv demo test lint types soak bench clean
 
 help:
-	@echo "make demo    audit two small checkpoints, a sound one and a broken one"
+	@echo "make demo    audit the small trained checkpoint in fixtures/"
 	@echo "make test    the test suite          make lint    ruff: format and rules"
 	@echo "make types   pyright, strict         make soak    long property and fuzz runs"
 	@echo "make bench   measure speed           make venv    the environment for all of these"

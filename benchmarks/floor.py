@@ -8,7 +8,7 @@ import sys
 def main(folder: str) -> None:
     with open(f"{folder}/model.safetensors.index.json", "rb") as file:
         index = json.loads(file.read())
-    headers = []
+    headers: list[dict[str, object]] = []
     for shard in sorted(set(index["weight_map"].values())):
         with open(f"{folder}/{shard}", "rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))

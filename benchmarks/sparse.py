@@ -18,7 +18,7 @@ INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of a checkpoint to write. `gain` says that it is a norm's weight, which gets trained-looking values."""
+    """One tensor of a checkpoint to write. `gain`: a norm's weight, which gets trained-looking values."""
 
     key: str
     dtype: str

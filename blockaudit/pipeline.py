@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from math import prod
+from typing import TYPE_CHECKING
 
 from blockaudit import __version__
+from blockaudit.checkpoint.files import gc_paused
 from blockaudit.checkpoint.source import open_checkpoint
 from blockaudit.checkpoint.values import close_files
 from blockaudit.errors import RequestError
-from blockaudit.manifest.bind import bind, classes, config_classes
-from blockaudit.manifest.library import Choice, choose, effective_config
-from blockaudit.reconcile import contract, dims, match, norms, shapes, testimony, ties
-from blockaudit.reconcile.audit import Audit, NonFiniteTensor, Reconciled
-from blockaudit.records.binding import Binding
-from blockaudit.records.bound import BoundManifest
+from blockaudit.manifest.library import Choice, Nearest, choose, effective_config
+from blockaudit.manifest.load import LoadedManifest, library
+from blockaudit.reconcile.assemble import reconcile, trouble
+from blockaudit.reconcile.audit import Audit, NonFiniteTensor
 from blockaudit.records.checkpoint import Checkpoint
-from blockaudit.records.manifest import Manifest
 from blockaudit.records.report import Finding, ManifestChoice, Report, Subject, Verdict
 from blockaudit.rules import registry
+
+if TYPE_CHECKING:
+    from blockaudit.manifest.draft import Draft
 
 LEVELS = ("headers", "values")
 Progress = Callable[[str, int, int], None]
@@ -50,52 +53,39 @@ def inspect(
     checkpoint = open_checkpoint(os.fspath(source))
     try:
         choice = choose(manifest, checkpoint)
-        audit = _audit(checkpoint, choice, level, progress)
+        non_finite = tuple(_non_finite(checkpoint, progress)) if level == "values" else ()
+        with gc_paused():
+            audit, loaded = _audit(checkpoint, choice, level, non_finite)
+            findings = registry.run(rules, audit)
+            return _report(audit, _chosen(choice, loaded), findings, strict)
     finally:
         close_files()
-    findings = registry.run(rules, audit)
-    return _report(audit, choice, findings, strict)
 
 
-def _audit(checkpoint: Checkpoint, choice: Any, level: str, progress: Progress | None) -> Audit:
+def draft(source: str | os.PathLike[str], *, pin: bool = False) -> Draft:
+    """The manifest that a source itself supports, from headers and config.json; `pin` freezes its config values.
+
+    Raises RequestError where there is nothing to draft from.
+    """
+    from blockaudit.manifest.draft import draft as drafted
+
+    checkpoint = open_checkpoint(os.fspath(source))
+    choice = choose(None, checkpoint)
+    return drafted(checkpoint, choice.loaded if isinstance(choice, Choice) else None, pin)
+
+
+def _audit(
+    checkpoint: Checkpoint, choice: Choice | Nearest, level: str, non_finite: tuple[NonFiniteTensor, ...]
+) -> tuple[Audit, LoadedManifest | None]:
     config = effective_config(checkpoint.config)
-    non_finite = tuple(_non_finite(checkpoint, progress)) if level == "values" else ()
-    if not isinstance(choice, Choice):
-        return Audit(checkpoint, config, level, None, choice.id, choice.score, non_finite)
-    reconciled = _reconcile(checkpoint, choice, config, level)
-    return Audit(checkpoint, config, level, reconciled, None, 0.0, non_finite)
-
-
-def _reconcile(checkpoint: Checkpoint, choice: Choice, config: dict[str, Any] | None, level: str) -> Reconciled:
-    bound, binding = _bound(checkpoint, choice.loaded.manifest, config)
-    live = bind(choice.loaded.manifest, config, pins=False, class_name=bound.class_name) if bound.pinned else bound
-    account = shapes.explain(bound, binding, config)
-    vectors = norms.read_norms(checkpoint, binding)
-    tied = ties.examine(checkpoint, bound, binding, whole=level == "values")
-    solved = dims.solved(bound, binding)
-    rows = contract.reconcile(
-        (testimony.declared(bound, binding.quantised), testimony.stored(live, bound, binding, solved, vectors, tied))
-    )
-    return Reconciled(bound, binding, account, vectors, tied, rows)
-
-
-def _bound(checkpoint: Checkpoint, manifest: Manifest, config: dict[str, Any] | None) -> tuple[BoundManifest, Binding]:
-    """The manifest under this config, and the keys matched; where no class is named, the class that fits them best."""
-    named = config_classes(config)
-    best: tuple[int, BoundManifest, Binding] | None = None
-    for name in named[:1] or classes(manifest) or [None]:
-        bound = bind(manifest, config, class_name=name)
-        if config is None:
-            seen = dims.observed(bound, checkpoint.tensors)
-            bound = bind(manifest, None, observed=seen, class_name=name)
-        binding = match.match(bound, checkpoint, config)
-        odd = sum(len(t.missing) for t in binding.templates) + len(binding.unexpected) + len(binding.foreign)
-        # A root that has to be renamed counts as one oddity per key, or the base class would never be found.
-        odd += sum(r.count for r in binding.renames if r.kind == "prefix")
-        if best is None or odd < best[0]:
-            best = odd, bound, binding
-    assert best is not None  # there is always one candidate
-    return best[1], best[2]
+    if isinstance(choice, Nearest):
+        return Audit(checkpoint, config, level, None, choice.id, choice.score, non_finite), None
+    # Families whose keys fit equally well are told apart by what else they say of this checkpoint.
+    candidates = [choice.loaded, *(library(name) for name in choice.also)]
+    whole = level == "values"
+    tried = [(loaded, reconcile(checkpoint, loaded.manifest, config, whole=whole)) for loaded in candidates]
+    loaded, reconciled = min(tried, key=lambda item: trouble(item[1]))
+    return Audit(checkpoint, config, level, reconciled, None, 0.0, non_finite), loaded
 
 
 def _non_finite(checkpoint: Checkpoint, progress: Progress | None) -> Iterable[NonFiniteTensor]:
@@ -112,14 +102,14 @@ def _non_finite(checkpoint: Checkpoint, progress: Progress | None) -> Iterable[N
             progress("values", done, total)
 
 
-def _report(audit: Audit, choice: Any, findings: tuple[Finding, ...], strict: bool) -> Report:
+def _report(audit: Audit, chosen: ManifestChoice | None, findings: tuple[Finding, ...], strict: bool) -> Report:
     rows = audit.reconciled.rows if audit.reconciled else ()
     return Report(
         kind="inspection",
         verdict=_verdict(audit, findings, strict),
         level=audit.level,
         subject=_subject(audit.checkpoint),
-        manifest=_chosen(choice),
+        manifest=chosen,
         contract=rows,
         findings=findings,
         not_checked=tuple(r.field for r in rows if r.agrees is None),
@@ -140,26 +130,24 @@ def _verdict(audit: Audit, findings: tuple[Finding, ...], strict: bool) -> Verdi
 
 def _subject(checkpoint: Checkpoint) -> Subject:
     dtypes: dict[str, int] = {}
-    parameters = total = 0
-    for header in checkpoint.tensors.values():
-        dtypes[header.dtype] = dtypes.get(header.dtype, 0) + 1
-        parameters += header.elements
-        total += header.nbytes
+    # 90,000 tensors have a dozen shapes: what depends on the shape alone is worked out once for each.
+    kinds = Counter((header.dtype, header.shape) for header in checkpoint.tensors.values())
+    for (dtype, _), count in kinds.items():
+        dtypes[dtype] = dtypes.get(dtype, 0) + count
     return Subject(
         source=checkpoint.source,
         format=checkpoint.format,
         files=tuple(f.name for f in checkpoint.files),
         tensors=len(checkpoint.tensors),
-        parameters=parameters,
-        bytes=total,
+        parameters=sum(prod(shape) * count for (_, shape), count in kinds.items()),
+        bytes=sum(header.nbytes for header in checkpoint.tensors.values()),
         dtypes=dict(sorted(dtypes.items())),
     )
 
 
-def _chosen(choice: Any) -> ManifestChoice | None:
-    if not isinstance(choice, Choice):
+def _chosen(choice: Choice | Nearest, loaded: LoadedManifest | None) -> ManifestChoice | None:
+    if loaded is None or isinstance(choice, Nearest):
         return None
-    loaded = choice.loaded
     return ManifestChoice(
         loaded.manifest.architecture_id, loaded.id, choice.chosen_by, choice.confidence, loaded.sha256
     )

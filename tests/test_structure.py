@@ -25,9 +25,9 @@ BELOW: dict[str, set[str]] = {
     "rules": {"records", "errors", "manifest", "checkpoint", "reconcile"},
     "report": {"records", "errors"},
     "pipeline": {"records", "errors", "resources", "manifest", "checkpoint", "rules", "reconcile"},
-    "cli": {"records", "errors", "resources", "report", "pipeline", "rules"},
+    "cli": {"records", "errors", "resources", "report", "pipeline", "rules", "manifest"},
     "__main__": {"cli"},
-    "__init__": set(),
+    "__init__": {"pipeline", "records"},
 }
 # The version, and nothing else of the package's top, is everybody's.
 EVERYBODYS = {"__version__"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from blockaudit.checkpoint.index import INDEX_SUFFIX
 from blockaudit.checkpoint.weights import FOREIGN_SUFFIXES, PICKLE_SUFFIXES
@@ -28,8 +29,7 @@ _PREFERRED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """The file of a folder to start from, by name; without one, `sharded` are the parts of a training state."""
 
     name: str

@@ -7,7 +7,6 @@ for goes the exact way, which finds the words for what is wrong.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -24,13 +23,12 @@ _QUOTES = 10
 _FIELDS = ("dtype", "shape", "data_offsets")
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderText:
+class HeaderText(msgspec.Struct, frozen=True):
     """A header as written. `repeated` holds the entries that a later one of the same key replaced."""
 
     tensors: dict[str, TensorHeader]
     metadata: dict[str, str]
-    repeated: list[tuple[str, TensorHeader]] = field(default_factory=lambda: [])
+    repeated: list[tuple[str, TensorHeader]] = []
 
 
 def _fast(raw: bytes) -> HeaderText | None:

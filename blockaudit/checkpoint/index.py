@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from dataclasses import dataclass, field
+from collections import defaultdict
 from typing import Any, cast
 
 import msgspec
@@ -18,14 +18,13 @@ MAX_INDEX = 256 * 1024 * 1024
 INDEX_SUFFIX = ".index.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(msgspec.Struct, frozen=True):
     """A shard index as written: key -> shard name, shards in the order of their names, and its own total in bytes."""
 
     weight_map: dict[str, str]
     shards: tuple[str, ...]
     total_size: int | None
-    keys_of: dict[str, list[str]] = field(default_factory=lambda: {})
+    keys_of: dict[str, list[str]] = {}
 
 
 class _Document(msgspec.Struct, gc=False):
@@ -86,10 +85,10 @@ def parse_index(raw: bytes, name: str) -> tuple[Index, list[Fault]]:
     with gc_paused():
         found = _fast(raw)
         weight_map, total, faults = (*found, []) if found else _exact(raw, name)
-        keys_of: dict[str, list[str]] = {}
+        keys_of: defaultdict[str, list[str]] = defaultdict(list)
         for key, shard in weight_map.items():
-            keys_of.setdefault(shard, []).append(key)
-    return Index(weight_map, tuple(sorted(keys_of)), total, keys_of), faults
+            keys_of[shard].append(key)
+    return Index(weight_map, tuple(sorted(keys_of)), total, dict(keys_of)), faults
 
 
 def read_index(path: str, name: str) -> tuple[Index | None, list[Fault]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
+
+import msgspec
 
 from blockaudit.checkpoint.files import gc_paused
 from blockaudit.records.checkpoint import TensorHeader
@@ -13,14 +14,13 @@ from blockaudit.records.checkpoint import TensorHeader
 Tensors = Mapping[str, TensorHeader]
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
+class Scheme(msgspec.Struct, frozen=True):
     """A quantisation scheme, as stored.
 
     `name`: none, fp8-block, fp8-channel, fp8-tensor, fp8-unscaled, int8-channel, packed (compressed-tensors), mxfp4,
     gptq, awq, bitsandbytes-8bit, bitsandbytes-4bit. `declared_method` is config's quant_method as written, empty where
     there is none; `declared` says whether config has a quantization_config at all. `weights` are the quantised weights,
-    `companions` the key suffixes that the scheme puts beside a weight (`weight_scale_inv`) or below it (`absmax`).
+    `companions` the keys that the scheme puts beside one of them (`weight_scale_inv`) or below it (`weight.absmax`).
     `unpaired` are weights without the companion that they need, `orphans` are scales without a weight.
     """
 
@@ -28,14 +28,13 @@ class Scheme:
     declared: bool
     declared_method: str
     detected_from: str
-    companions: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
+    companions: tuple[str, ...] = ()
     unpaired: tuple[str, ...] = ()
     orphans: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
+class _Family(msgspec.Struct, frozen=True):
     """How one scheme is spelt: the last segment of the weight, what may lie beside it, and what must."""
 
     weight: str
@@ -56,8 +55,13 @@ _BNB4 = (
     "quant_state.bitsandbytes__fp4",
 )
 _GPTQ = _Family("qweight", ("qzeros", "scales", "g_idx"), ("scales",))
+_BNB8 = _Family("weight", ("SCB", "weight_format"), ("SCB",))
 _SCALED = _Family("weight", _SCALES, _ANY_SCALE)
 _QWEIGHT8 = _Family("qweight", ("scale", "scales", "zero_point"), ("scale", "scales"))
+# Every last segment that a scheme may put beside `weight`, or in its place.
+BESIDE = frozenset(
+    {"qweight", "weight_packed", *_PACKED}.union(*(f.companions for f in (_GPTQ, _BNB8, _SCALED, _QWEIGHT8)))
+)
 
 
 def _declared(config: Mapping[str, Any] | None) -> tuple[bool, str]:
@@ -122,7 +126,7 @@ def _detect(tensors: Tensors, groups: Groups, method: str) -> tuple[str, _Family
     if "qweight" in groups:
         return (*_qweight(tensors, groups, method), "qweight")
     if "SCB" in groups:
-        return "bitsandbytes-8bit", _Family("weight", ("SCB", "weight_format"), ("SCB",)), "SCB"
+        return "bitsandbytes-8bit", _BNB8, "SCB"
     if "absmax" in groups or "quant_map" in groups:
         return "bitsandbytes-4bit", _Family("weight", _BNB4, ("absmax",), below=True), "absmax"
     if "weight_packed" in groups:
@@ -140,19 +144,29 @@ def _kinds(name: str) -> tuple[str, ...]:
     return ("I8", "U8") if name.startswith(("int8", "bitsandbytes")) else ("",)
 
 
-def _unpaired(groups: Groups, weights: list[str], family: _Family) -> tuple[list[str], list[str]]:
-    """Weights that lack what they need, and scales whose weight is not there."""
+def _paired(groups: Groups, weights: list[str], family: _Family) -> tuple[list[str], list[str], list[str]]:
+    """Companions that stand beside a weight, weights that lack what they need, and scales whose weight is not there."""
     cut = None if family.below else -len(family.weight)
     dot = "." if family.below else ""
-    scales = {suffix: {key[: -len(suffix)] for key in groups[suffix]} for suffix in family.needed if suffix in groups}
     stems = {key[:cut] + dot for key in weights}
-    scaled = set[str]().union(*scales.values())
-    if scaled == stems:
-        return [], []
-    unpaired = [key for key in weights if key[:cut] + dot not in scaled]
-    # A bare `scale` may as well be the gain of a norm.
-    named = [suffix for suffix in scales if suffix != "scale"]
-    return unpaired, [key for suffix in named for key in groups[suffix] if key[: -len(suffix)] not in stems]
+    beside: list[str] = []
+    orphans: list[str] = []
+    scaled: set[str] = set()
+    for suffix in family.companions:
+        length = len(suffix)
+        keys = [key for key in groups.get(suffix.rpartition(".")[2], ()) if key.endswith(suffix)]
+        found = {key[:-length] for key in keys}
+        if suffix in family.needed:
+            scaled |= found
+        if found <= stems:
+            beside += keys
+            continue
+        beside += (key for key in keys if key[:-length] in stems)
+        # A bare `scale` may as well be the gain of a norm.
+        if suffix in family.needed and suffix != "scale":
+            orphans += (key for key in keys if key[:-length] not in stems)
+    unpaired = [] if scaled >= stems else [key for key in weights if key[:cut] + dot not in scaled]
+    return beside, unpaired, orphans
 
 
 def quantization_scheme(tensors: Tensors, config: Mapping[str, Any] | None) -> Scheme:
@@ -166,7 +180,7 @@ def quantization_scheme(tensors: Tensors, config: Mapping[str, Any] | None) -> S
         name, family, shown = found
         kinds = _kinds(name)
         weights = [key for key in groups.get(family.weight, ()) if tensors[key].dtype.startswith(kinds)]
-        unpaired, orphans = _unpaired(groups, weights, family)
+        beside, unpaired, orphans = _paired(groups, weights, family)
     if not weights and name.startswith("int8"):
         return Scheme("none", declared, method, "")
-    return Scheme(name, declared, method, shown, family.companions, tuple(weights), tuple(unpaired), tuple(orphans))
+    return Scheme(name, declared, method, shown, tuple(weights), tuple(beside), tuple(unpaired), tuple(orphans))

@@ -10,7 +10,8 @@ import math
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from blockaudit.checkpoint.decode import DECODERS, Numbers
 from blockaudit.checkpoint.files import open_regular, pread_all
@@ -24,8 +25,7 @@ BLOCKS = 16
 _OPEN_FILES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class VectorStats:
+class VectorStats(msgspec.Struct, frozen=True):
     """Statistics of one tensor. mean, minimum and maximum are of its finite values, NaN where it has none.
 
     `count` is in elements; `constant` says that all elements are equal bit by bit; `digest` is a SHA-256 of the bytes.
@@ -104,19 +104,26 @@ def _mean(values: Numbers) -> float:
         return math.fsum(v / len(values) for v in values)
 
 
-def _extremes(values: Numbers) -> tuple[float, float, float, int]:
+def _summary(values: Numbers, extremes: bool) -> tuple[float, float, float, int]:
     """Mean, minimum and maximum of the finite values, and the count of the others."""
-    total = sum(values)
+    try:
+        total = math.fsum(values)
+    except (OverflowError, ValueError):  # too large, or infinities of both signs
+        total = math.nan
     # NaN and infinity survive a sum: a finite one means that every value is finite.
-    finite = values if math.isfinite(total) else [v for v in values if math.isfinite(v)]
+    whole = math.isfinite(total)
+    finite = values if whole else [v for v in values if math.isfinite(v)]
     if not finite:
         return math.nan, math.nan, math.nan, len(values)
-    return _mean(finite), float(min(finite)), float(max(finite)), len(values) - len(finite)
+    mean = total / len(values) if whole else _mean(finite)
+    low, high = (float(min(finite)), float(max(finite))) if extremes else (math.nan, math.nan)
+    return mean, low, high, len(values) - len(finite)
 
 
-def read_vector(ckpt: Checkpoint, key: str, limit: int = VECTOR_LIMIT) -> VectorStats | None:
+def read_vector(ckpt: Checkpoint, key: str, limit: int = VECTOR_LIMIT, *, extremes: bool = True) -> VectorStats | None:
     """Statistics of a tensor of any shape with at most `limit` elements.
 
+    Without `extremes`, minimum and maximum are NaN: they take as long as all the rest.
     None where it is empty, longer, of a dtype that is not decoded (eight bit floats), strided, or not readable.
     """
     tensor = ckpt.tensors[key]
@@ -129,7 +136,7 @@ def read_vector(ckpt: Checkpoint, key: str, limit: int = VECTOR_LIMIT) -> Vector
         return None
     from hashlib import sha256  # costs 5 ms at import
 
-    mean, low, high, others = _extremes(decode(raw))
+    mean, low, high, others = _summary(decode(raw), extremes)
     width = tensor.nbytes // count
     constant = raw[:-width] == raw[width:]
     return VectorStats(mean, low, high, others, count, constant, sha256(raw).digest())

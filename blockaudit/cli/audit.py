@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from blockaudit.cli import output
 from blockaudit.errors import RequestError
@@ -16,8 +17,7 @@ UNSERVED = 2
 _WORST_FIRST = (UNSERVED, 1, 3, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Presentation:
+class Presentation(msgspec.Struct, frozen=True):
     """How the reports of one command line are shown."""
 
     format_name: str

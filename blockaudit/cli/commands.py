@@ -5,11 +5,10 @@ A table and not an import: `blockaudit inspect` must not pay for the commands th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     """`target` is `module:name`, a function with typer annotations or a `typer.Typer` with commands of its own."""
 
     target: str

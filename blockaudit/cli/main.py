@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, NoReturn, TextIO
@@ -53,7 +54,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     # A name that the terminal's encoding cannot show is shown by its escape, never as a crash.
     for stream in (sys.stdout, sys.stderr):
         _soften(stream)
-    sys.exit(run(sys.argv[1:] if argv is None else argv))
+    status = run(sys.argv[1:] if argv is None else argv)
+    # The process ends here: looking through everything for garbage once more would take longer than a small audit.
+    gc.freeze()
+    sys.exit(status)
 
 
 def run(argv: Sequence[str]) -> int:

@@ -17,6 +17,7 @@ from blockaudit.manifest.show import describe, summary
 from blockaudit.report.escape import escape
 
 app = typer.Typer(
+    name="manifest",
     add_completion=False,
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -121,14 +122,10 @@ def draft(
         raise RequestError(f"unknown --level {level!r}: expected headers")
     if output_file is not None:
         output.check_report_paths([output_file], [source], "--output")
-    from blockaudit.checkpoint.source import open_checkpoint
-    from blockaudit.manifest.draft import draft as drafted
+    from blockaudit import pipeline
     from blockaudit.manifest.draft import encode
-    from blockaudit.manifest.library import Choice, choose
 
-    checkpoint = open_checkpoint(source)
-    choice = choose(None, checkpoint)
-    result = drafted(checkpoint, choice.loaded if isinstance(choice, Choice) else None, pin)
+    result = pipeline.draft(source, pin=pin)
     for remark in result.remarks:
         output.remark(remark)
     text = encode(result.manifest)

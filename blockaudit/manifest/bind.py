@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, cast
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from blockaudit.manifest import grammar
 from blockaudit.manifest.fields import branch_fields, norm_fields, stack_fields
@@ -195,7 +195,7 @@ class _Binder:
         unsure = not sure or present is None
         tied = self.resolver.value(spec.tie) if spec.tied_to is not None else None
         base = ExpectedTensor(
-            template=self._prefixed(spec.key or f"{spec.module}.weight"),
+            template=self._prefixed(spec.key or f"{spec.module}.weight", what),
             shape=tuple(self._axis(s) for s in spec.shape),
             symbols=tuple(spec.shape),
             owner=owner,
@@ -206,7 +206,7 @@ class _Binder:
             counts=self._counts(spec.key or spec.module or ""),
             optional=spec.optional or unsure or (tied is not None and not tied.known),
             derived=derived or spec.derived,
-            tied_to=self._prefixed(spec.tied_to) if spec.tied_to else None,
+            tied_to=self._prefixed(spec.tied_to, "embedding") if spec.tied_to else None,
             tied=tied,
             layout=spec.layout,
             ignored=ignored,
@@ -217,7 +217,7 @@ class _Binder:
             out = 0 if spec.layout == "out_in" else len(spec.shape) - 1
             yield replace(
                 base,
-                template=self._prefixed(f"{spec.module}.bias"),
+                template=self._prefixed(f"{spec.module}.bias", what),
                 shape=base.shape[out : out + 1],
                 symbols=base.symbols[out : out + 1],
                 role=f"{spec.role}.bias" if what != "norm" else "bias",
@@ -231,9 +231,12 @@ class _Binder:
     def _prefix(self) -> str:
         return self.manifest.match.base_prefix if self.spec.base_prefix is UNSET else self.spec.base_prefix
 
-    def _prefixed(self, template: str) -> str:
+    def _prefixed(self, template: str, what: str) -> str:
+        """The template as the class spells it. Parts stand beside the base model, unless they carry its prefix."""
         mine = self.manifest.match.base_prefix
-        return self._prefix + template[len(mine) :] if mine and template.startswith(mine) else template
+        if not template.startswith(mine) or (not mine and what == "part"):
+            return template
+        return self._prefix + template[len(mine) :]
 
     def _counts(self, template: str) -> tuple[tuple[str, int], ...]:
         axes = self.manifest.axes

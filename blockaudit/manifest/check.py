@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from blockaudit.manifest.check_joined import checkpoint, runtime, tensor, training
+from blockaudit.manifest.check_checkpoint import checkpoint
+from blockaudit.manifest.check_joined import runtime, tensor
 from blockaudit.manifest.check_norms import norms
 from blockaudit.manifest.check_stacks import stacks
 from blockaudit.manifest.check_tensors import tensors
+from blockaudit.manifest.check_training import training
 from blockaudit.manifest.check_values import values
 from blockaudit.manifest.core import EVIDENCE_WITHOUT_SOURCE, SCHEMA
 from blockaudit.records.checkpoint_manifest import CheckpointManifest

@@ -169,12 +169,35 @@ def _expression(place: str, text: str, symbols: set[str]) -> Iterator[str]:
 
 
 def _circles(manifest: Manifest) -> Iterator[str]:
-    resolver = Resolver(manifest.dims, {}, pins=False)
-    for name in manifest.dims:
-        try:
-            resolver.dim(name)
-        except grammar.ExpressionError as error:
-            yield f"dims.{name}: {error}"
+    """Dims that are computed from themselves."""
+    reads = {name: set(_symbols(value)) for name, value in manifest.dims.items()}
+    for name in reads:
+        seen, ahead = set[str](), list(reads[name])
+        while ahead:
+            here = ahead.pop()
+            if here not in seen:
+                seen.add(here)
+                ahead += reads.get(here, ())
+        if name in seen:
+            yield f"dims.{name}: is computed from itself"
+
+
+def _symbols(value: Any) -> Iterator[str]:
+    """Symbols that a value reads, wherever in it."""
+    if not isinstance(value, Bound):
+        return
+    for text in (value.expr, value.if_):
+        if text is not None:
+            yield from _parsed(text)
+    for inner in (value.default, value.then, value.else_):
+        yield from _symbols(inner)
+
+
+def _parsed(text: str) -> tuple[str, ...]:
+    try:
+        return grammar.symbols(text)
+    except grammar.ExpressionError:
+        return ()  # said where it stands
 
 
 def _defaults(manifest: Manifest) -> Iterator[str]:
@@ -182,13 +205,18 @@ def _defaults(manifest: Manifest) -> Iterator[str]:
     resolver = Resolver(manifest.dims, {}, pins=False)
     for place, value in _values(manifest):
         text = value.expr or value.if_ if isinstance(value, Bound) else None
-        if text is None:
+        if text is None or not set(_parsed(text)) <= set(manifest.dims):
             continue
+        env = {name: _default(resolver, name) for name in _parsed(text)}
         try:
-            env = {name: resolver.dim(name).value for name in grammar.symbols(text)}
             grammar.evaluate(text, env)
-        except grammar.UnknownSymbol:
-            continue  # said of the symbol itself
         except grammar.ExpressionError as error:
-            if all(v is not None for v in env.values()):  # pyright: ignore[reportPossiblyUnboundVariable]
+            if all(v is not None for v in env.values()):
                 yield f"{place}: {error}, with the defaults"
+
+
+def _default(resolver: Resolver, name: str) -> Any:
+    try:
+        return resolver.dim(name).value
+    except grammar.ExpressionError:
+        return None

@@ -209,7 +209,10 @@ _WORDS: dict[str, Any] = {
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
 }  # fmt: skip
 # What PyYAML makes of words without a tag. The value is read from the word, not from the tag.
-_TAGS = {f"tag:yaml.org,2002:{n}" for n in ("map", "seq", "str", "null", "bool", "int", "float", "timestamp", "value", "merge")}
+_TAGS = {
+    f"tag:yaml.org,2002:{n}"
+    for n in ("map", "seq", "str", "null", "bool", "int", "float", "timestamp", "value", "merge")
+}
 
 
 def _mark(node: Any, where: Where) -> int:

@@ -2,15 +2,16 @@
 
 A number counts something where the keys up to it hold 0, 1, ... without a hole. The longest such list that stands in no
 other is the layers, axis `{l}`; a list inside the layers is `{e}`, then `{i}`, `{j}`, ... A template is made only where
-the keys are the whole product of its axes (of the layers it may miss some, and then says which): all other numbers stay
-as they are.
+the keys are the whole product of its axes (of the layers it may miss some, and then says which): all other
+numbers stay as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import pairwise
+from math import prod
 from typing import Any
 
 MAX_LAYERS = 65_536
@@ -27,7 +28,6 @@ class Template:
 
     text: str
     shape: tuple[int, ...]
-    dtypes: frozenset[str]
     when: str | None = None
 
     @property
@@ -46,17 +46,17 @@ class Keys:
     rivals: tuple[str, ...]
 
 
-def group(shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> Keys:
-    """Templates of `shapes` (key -> shape, dtype)."""
+def group(shapes: Mapping[str, tuple[int, ...]]) -> Keys:
+    """Templates of `shapes` (key -> shape)."""
     split = {key: _split(key) for key in shapes}
     lists = _lists(split.values())
     layer_list, rivals = _layer_list(lists, split.values())
     layers = range(min(lists[layer_list]), max(lists[layer_list]) + 1) if layer_list else range(0)
     axes = _Axes(lists, layer_list, layers)
     groups: dict[tuple[Any, ...], list[str]] = {}
-    for key, (shape, _) in shapes.items():
+    for key, shape in shapes.items():
         groups.setdefault((split[key][0], shape), []).append(key)
-    templates = [t for (_, shape), keys in groups.items() for t in axes.templates(keys, split, shape, shapes)]
+    templates = [t for (_, shape), keys in groups.items() for t in axes.templates(keys, split, shape)]
     templates.sort(key=lambda t: (t.text, t.when or ""))
     used = {name: n for name, n in axes.counts.items() if any(f"{{{name}}}" in t.text for t in templates)}
     return Keys(tuple(templates), layers, _name(layer_list), used, tuple(filter(None, map(_name, rivals))))
@@ -128,32 +128,36 @@ class _Axes:
                 self._letter[prefix] = letter
                 return
 
-    def templates(
-        self,
-        keys: list[str],
-        split: Mapping[str, Split],
-        shape: tuple[int, ...],
-        shapes: Mapping[str, tuple[tuple[int, ...], str]],
-    ) -> list[Template]:
+    def templates(self, keys: list[str], split: Mapping[str, Split], shape: tuple[int, ...]) -> list[Template]:
         """The templates of keys that have the same words and one shape."""
         words = split[keys[0]][0]
         prefixes = _prefixes(words)
         literal = self._literal(prefixes, [split[key][1] for key in keys])
         parts: dict[tuple[int, ...], list[str]] = {}
         for key in keys:
-            numbers = split[key][1]
-            parts.setdefault(tuple(n for n, fixed in zip(numbers, literal, strict=True) if fixed), []).append(key)
+            fixed = tuple(n for n, stays in zip(split[key][1], literal, strict=True) if stays)
+            parts.setdefault(fixed, []).append(key)
         found: list[Template] = []
         for part in parts.values():
-            dtypes = frozenset(shapes[key][1] for key in part)
-            numbers = [split[key][1] for key in part]
-            text = self._text(words, prefixes, literal, numbers[0])
-            whole, when = self._when(prefixes, literal, numbers)
+            whole = self._whole(prefixes, {key: split[key][1] for key in part})
+            text = self._text(words, prefixes, literal, split[part[0]][1])
+            when = _condition(sorted(whole), self.layers)
+            if when is not None and len(when) > _LONGEST:
+                whole = {}
             if whole:
-                found.append(Template(text, shape, dtypes, when))
-            else:
-                found += [Template(key, shape, frozenset((shapes[key][1],))) for key in part]
+                found.append(Template(text, shape, when))
+            claimed = {key for keys in whole.values() for key in keys}
+            found += [Template(key, shape) for key in part if key not in claimed]
         return found
+
+    def _whole(self, prefixes: list[tuple[str, ...]], numbers: dict[str, tuple[int, ...]]) -> dict[int, list[str]]:
+        """Of these keys, by layer, those of layers that hold the whole product of the other numbers."""
+        at = prefixes.index(self.layer_list) if self.layer_list in prefixes else None
+        size = prod(len({n[i] for n in numbers.values()}) for i in range(len(prefixes)) if i != at)
+        by_layer: dict[int, list[str]] = {}
+        for key, number in numbers.items():
+            by_layer.setdefault(-1 if at is None else number[at], []).append(key)
+        return {layer: keys for layer, keys in by_layer.items() if len(keys) == size}
 
     def _literal(self, prefixes: list[tuple[str, ...]], numbers: list[tuple[int, ...]]) -> list[bool]:
         """Which numbers stay numbers: those of no axis, and those of which these keys have only some."""
@@ -176,29 +180,11 @@ class _Axes:
             out.append(word)
         return ".".join(out)
 
-    def _when(
-        self, prefixes: list[tuple[str, ...]], literal: list[bool], numbers: list[tuple[int, ...]]
-    ) -> tuple[bool, str | None]:
-        """Whether these keys are a whole product, and the condition on `l` under which they exist."""
-        sides: list[set[int]] = []
-        layers: set[int] | None = None
-        for i, prefix in enumerate(prefixes):
-            side = {n[i] for n in numbers}
-            sides.append(side)
-            if prefix == self.layer_list and not literal[i]:
-                layers = side
-        size = 1
-        for side in sides:
-            size *= len(side)
-        if size != len(numbers) or (len(numbers) < 10_000 and set(product(*sides)) != set(numbers)):
-            return False, None
-        if layers is None or len(layers) == len(self.layers):
-            return True, None
-        text = _condition(sorted(layers), self.layers)
-        return (True, text) if len(text) <= _LONGEST else (False, None)
 
-
-def _condition(mine: list[int], layers: range) -> str:
+def _condition(mine: list[int], layers: range) -> str | None:
+    """What tells these layers from the others; None where they are all, or where keys stand in no layer."""
+    if not mine or mine[0] < 0 or len(mine) == len(layers):
+        return None
     if mine == list(range(mine[0], mine[-1] + 1)):
         low, high = f"l >= {mine[0]}", f"l < {mine[-1] + 1}"
         if mine[0] == layers.start:

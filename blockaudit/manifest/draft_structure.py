@@ -34,7 +34,7 @@ PART = "outside_layers"
 
 def structure(checkpoint: Checkpoint) -> tuple[Manifest, list[str]]:
     """The manifest, and remarks on what was chosen among several."""
-    usable = {k: (t.shape, t.dtype) for k, t in checkpoint.tensors.items() if _can_be_named(k)}
+    usable = {k: t.shape for k, t in checkpoint.tensors.items() if _can_be_named(k)}
     if not usable:
         raise RequestError(f"{checkpoint.source}: no tensor that a manifest could name")
     drafter = _Drafter(group(usable), checkpoint.config)
@@ -109,8 +109,11 @@ class _Drafter:
                 continue
             spec = TensorSpec(role=module, module=module, bias=bias is not None, **self._common(weight, bias))
             (inside if weight.in_layers else outside).append(spec)
+        modules = {spec.role for spec in (*inside, *outside)}
         for template in self._loose():
-            spec = TensorSpec(role=template.text, key=template.text, **self._common(template, None))
+            # A parameter may be called as a module is.
+            role = f"{template.text} (key)" if template.text in modules else template.text
+            spec = TensorSpec(role=role, key=template.text, **self._common(template, None))
             (inside if template.in_layers else outside).append(spec)
         return norms, inside, outside
 
@@ -122,7 +125,7 @@ class _Drafter:
             by_text.setdefault(template.text, []).append(template)
         for text, weights in by_text.items():
             module = text.removesuffix(".weight")
-            # Of several shapes (or dtypes) by layer, each is a key of its own.
+            # Of several shapes by layer, each is a key of its own.
             if module == text or len(weights) > 1 or not weights[0].shape:
                 continue
             biases = by_text.get(f"{module}.bias", [])

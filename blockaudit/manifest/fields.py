@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from blockaudit.manifest.values import Resolver
 from blockaudit.records.bound import Resolved
@@ -78,7 +79,10 @@ def stack_fields(
         fields[f"{name}.dropout.{owner}.granularity"] = Resolved(dropout.granularity)
         fields[f"{name}.dropout.{owner}.scaling"] = Resolved(dropout.scaling)
         fields[f"{name}.dropout.{owner}.schedule"] = Resolved(dropout.schedule)
-    return fields
+    # Null is how a draft says that its witness could not see the field; a cap alone may truly be none.
+    return {
+        n: v if v.value is not None or n.endswith("softcap") else replace(v, known=False) for n, v in fields.items()
+    }
 
 
 def _orders(branches: list[Branch], kinds: dict[str, tuple[int, ...]]) -> dict[str, list[str]]:

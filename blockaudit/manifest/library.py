@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Literal, cast
+
+import msgspec
 
 from blockaudit import resources
 from blockaudit.manifest.load import LoadedManifest, library, load
@@ -18,8 +19,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 _SYMBOL = re.compile(r"\{\w+\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """The manifest to audit against; `also` are other ids whose keys fit as well."""
 
     loaded: LoadedManifest
@@ -28,8 +28,7 @@ class Choice:
     also: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Nearest:
+class Nearest(msgspec.Struct, frozen=True):
     """No manifest to audit against: the family whose keys come nearest, and its score (0 to 1)."""
 
     id: str | None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -15,8 +14,7 @@ from blockaudit.records.manifest import Manifest
 _MAX_BYTES = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedManifest:
+class LoadedManifest(msgspec.Struct, frozen=True):
     """A manifest, the name it goes by in reports, and the SHA-256 of its bytes."""
 
     manifest: Manifest

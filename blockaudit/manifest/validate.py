@@ -38,7 +38,9 @@ def block_manifest(data: bytes, path: str) -> Manifest:
     found = _object(data, path)
     kind = _kind(found, data, path)
     if kind != "block_manifest":
-        raise RequestError(f"{_place(data, path, ('schema',))}: expected a block manifest, found a {kind.replace('_', ' ')}")
+        raise RequestError(
+            f"{_place(data, path, ('schema',))}: expected a block manifest, found a {kind.replace('_', ' ')}"
+        )
     return _block(found, data, path)
 
 

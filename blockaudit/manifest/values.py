@@ -60,7 +60,7 @@ class Resolver:
                 raise grammar.UnknownSymbol(name)
             self._busy.add(name)
             try:
-                said = self._checked(name, self.value(self._declared[name]))
+                said = self._checked(name, self.value(self._declared[name], size=True))
                 if not said.known and self._config is None and name in self._observed:
                     said = Resolved(self._observed[name], headers=True)
                 self._resolved[name] = said
@@ -68,14 +68,20 @@ class Resolver:
                 self._busy.discard(name)
         return self._resolved[name]
 
-    def value(self, value: Value) -> Resolved:
-        """Any value of the manifest. Never raises: what cannot be computed is a problem and unknown."""
+    def value(self, value: Value, *, size: bool = False) -> Resolved:
+        """Any value of the manifest. Never raises: what cannot be computed is a problem and unknown.
+
+        An explicit null in config.json is taken at its word (no softcap), but for a `size`: there it asks for the
+        class's own rule, as absence does (num_key_value_heads).
+        """
         if not isinstance(value, Bound):
             return Resolved(value)
         if self._pins and value.pinned is not UNSET:
-            return Resolved(value.pinned, keys=tuple(self._keys(value)), pinned=True)
+            keys = tuple(dict.fromkeys(self._keys(value)))
+            self.consumed.update(keys)  # the class still reads them, whatever the manifest froze
+            return Resolved(value.pinned, keys=keys, pinned=True)
         if value.config is not None:
-            return self._from_config(value)
+            return self._from_config(value, null_is_default=size)
         if value.expr is not None:
             return self.expression(value.expr)
         condition = self.expression(value.if_ or "False")
@@ -108,16 +114,17 @@ class Resolver:
             return Resolved(True)
         return self.expression(when, **extra) if isinstance(when, str) else self.value(when)
 
-    def _from_config(self, value: Bound) -> Resolved:
+    def _from_config(self, value: Bound, *, null_is_default: bool) -> Resolved:
         keys = (value.config,) if isinstance(value.config, str) else tuple(value.config or ())
         self.consumed.update(keys)
         if self._config is None:
             return Resolved(None, known=False, keys=keys[:1])
         for key in keys:
             found = lookup(self._config, key)
+            if found is None and not null_is_default and not isinstance(value.default, Bound):
+                return Resolved(None, keys=(key,))
             if found is not _ABSENT and found is not None:
                 return Resolved(found, keys=(key,))
-        # An explicit null asks for the class's own rule as absence does; only absence is worth a remark.
         absent = all(lookup(self._config, key) is _ABSENT for key in keys)
         default = self.value(value.default)
         implied = (keys[0],) if absent else ()

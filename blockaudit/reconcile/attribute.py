@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from blockaudit.reconcile import expand
 from blockaudit.reconcile.audit import Audit, Reconciled
@@ -21,8 +23,7 @@ _QK = ("q_", "k_", "query_", "key_", "qk_")
 _CROSS = ("cross", "encoder_attn", "encdec")
 
 
-@dataclass(frozen=True, slots=True)
-class Stranger:
+class Stranger(msgspec.Struct, frozen=True):
     """A group of unexpected keys of one spelling: where they belong, and the contract subject, if any."""
 
     place: Place
@@ -30,6 +31,7 @@ class Stranger:
     spelling: str
     keys: tuple[str, ...]
     shape: tuple[int, ...]  # of the first
+    beside: bool  # outside the text stack of a larger model: not covered, and no fault of the stack's
 
 
 def strangers(audit: Audit) -> tuple[Stranger, ...]:
@@ -40,13 +42,16 @@ def strangers(audit: Audit) -> tuple[Stranger, ...]:
     binding, wrong = reconciled.binding, wrong_counts(reconciled)
     owners = _owners(reconciled, binding.unexpected)
     heads = tuple(h for s in reconciled.declared.spans for h in heads_of(reconciled.declared, s.name))
+    roots = {t.expected.template.partition(".")[0] for t in binding.templates}
     found: list[Stranger] = []
     for spelling, keys in expand.templates_of(binding.unexpected):
         keys = [k for k in keys if not _counted(k, reconciled, wrong)]
         if not keys:
             continue
-        place, subject = _place(keys[0], owners, heads, reconciled)
-        found.append(Stranger(place, subject or spelling, spelling, tuple(keys), binding.tensors[keys[0]].shape))
+        beside = audit.nested and keys[0].partition(".")[0] not in roots
+        place, subject = ("other", None) if beside else _place(keys[0], owners, heads, reconciled)
+        shape = binding.tensors[keys[0]].shape
+        found.append(Stranger(place, subject or spelling, spelling, tuple(keys), shape, beside))
     return tuple(found)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from blockaudit.reconcile.norms import NormVectors
 from blockaudit.reconcile.shapes import ShapeAccount
@@ -14,8 +15,7 @@ from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.contract import ContractRow
 
 
-@dataclass(frozen=True, slots=True)
-class NonFiniteTensor:
+class NonFiniteTensor(msgspec.Struct, frozen=True):
     """A tensor with non-finite elements: how many, and the flat index of the first where it was located."""
 
     key: str
@@ -24,8 +24,7 @@ class NonFiniteTensor:
     first: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Reconciled:
+class Reconciled(msgspec.Struct, frozen=True):
     """A checkpoint held against a manifest."""
 
     declared: BoundManifest
@@ -36,8 +35,7 @@ class Reconciled:
     rows: tuple[ContractRow, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Audit:
+class Audit(msgspec.Struct, frozen=True):
     """One checkpoint; `reconciled` is None where there was no manifest to hold it against.
 
     `config` is the part of config.json that speaks of the text stack. `nearest` is the family that the keys come
@@ -51,6 +49,11 @@ class Audit:
     nearest: str | None = None
     nearest_score: float = 0.0
     non_finite: tuple[NonFiniteTensor, ...] = ()
+
+    @property
+    def nested(self) -> bool:
+        """Whether the audited model is the text stack of a larger one (`text_config`)."""
+        return self.config is not None and self.config is not self.checkpoint.config
 
     @property
     def files_known(self) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from blockaudit.manifest import grammar
 from blockaudit.reconcile import expand
@@ -14,8 +15,7 @@ from blockaudit.records.bound import BoundManifest
 from blockaudit.records.checkpoint import TensorHeader
 
 
-@dataclass(frozen=True, slots=True)
-class Solved:
+class Solved(msgspec.Struct, frozen=True):
     """A dimension as the shapes give it, and the tensor that shows it."""
 
     value: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from blockaudit.reconcile import expand
 from blockaudit.reconcile.names import canonical
@@ -21,7 +22,7 @@ def match(bound: BoundManifest, checkpoint: Checkpoint, config: Mapping[str, Any
     """The account of keys. Renames (wrappers, roots, legacy names) are undone first and recorded."""
     expected = _within_reason(bound, checkpoint)
     expanded = [(e, expand.keys(e)) for e in expected]
-    known = {key for _, keys in expanded for key in keys}
+    known = set[str]().union(*(keys for _, keys in expanded))
     tensors, stored_name, renames = _renamed(checkpoint, known, bound.base_prefix)
     quantised, logical, companions = examine(tensors, config)
     claimed: set[str] = set(companions)
@@ -37,12 +38,12 @@ def match(bound: BoundManifest, checkpoint: Checkpoint, config: Mapping[str, Any
         tensors=tensors,
         stored_name=stored_name,
         templates=tuple(templates),
-        unexpected=tuple(k for k in tensors if k in unexpected),
+        unexpected=tuple(k for k in tensors if k in unexpected) if unexpected else (),
         foreign=foreign,
         renames=tuple(renames),
         gaps=tuple(gaps),
         quantised=quantised,
-        claimed=len(claimed & tensors.keys()),
+        claimed=len(claimed),
     )
 
 
@@ -87,7 +88,7 @@ def _bind(
                 missing.append(key)
                 continue
             key = packed
-        elif header.shape != shape and (exact or not _fits(shape, header.shape)):
+        elif header.shape != shape and key not in logical and (exact or not _fits(shape, header.shape)):
             misshapen.append(Misshapen(key, shape, header.shape))
         found += 1
         claimed.add(key)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 
+from blockaudit.checkpoint.quantization import BESIDE
 from blockaudit.records.binding import Rename
 from blockaudit.records.checkpoint import TensorHeader
 
 WRAPPERS = ("base_model.model.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.", "module.")
+_WRAPPER = re.compile(rf"(?:^|(?<=\.))(?:{'|'.join(map(re.escape, WRAPPERS))})")
 _LEGACY = {"gamma": "weight", "beta": "bias"}
 
 
@@ -21,11 +24,22 @@ def canonical(
     """
     names = {key: key for key in tensors}
     renames: list[Rename] = []
+    strangers = [key for key in tensors if not _placed(key, expected)]
     for step in (_wrappers, _root, _legacy):
-        renamed, found = step(names, expected, base_prefix)
-        renames += found
-        names = renamed
+        renamed, found = step(names, strangers, expected, base_prefix)
+        if found:
+            names = renamed
+            renames += found
+            strangers = [name for name in names.values() if not _placed(name, expected)]
     return names, renames
+
+
+def _placed(name: str, expected: Collection[str]) -> bool:
+    """Whether a key is an expected one, or what a quantisation scheme puts beside an expected weight."""
+    if name in expected:
+        return True
+    module, _, last = name.rpartition(".")
+    return last in BESIDE and f"{module}.weight" in expected
 
 
 def _apply(names: dict[str, str], wanted: dict[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -36,21 +50,18 @@ def _apply(names: dict[str, str], wanted: dict[str, str]) -> tuple[dict[str, str
     return {key: (wanted.get(name, name) if name not in clash else name) for key, name in names.items()}, collisions
 
 
-def _wrappers(names: dict[str, str], expected: Collection[str], base: str) -> tuple[dict[str, str], list[Rename]]:
+def _wrappers(
+    names: dict[str, str], strangers: list[str], expected: Collection[str], base: str
+) -> tuple[dict[str, str], list[Rename]]:
     """`module.`, `_orig_mod.` and the like, in front or in mid-path, several deep."""
-    del base
+    del base, expected
     wanted: dict[str, str] = {}
     seen: Counter[str] = Counter()
-    for name in names.values():
-        if name in expected:
-            continue
+    for name in strangers:
         bare, stripped = name, list[str]()
-        while True:
-            wrapper = next((w for w in WRAPPERS if bare.startswith(w) or f".{w}" in bare), None)
-            if wrapper is None:
-                break
-            stripped.append(wrapper)
-            bare = bare[len(wrapper) :] if bare.startswith(wrapper) else bare.replace(f".{wrapper}", ".", 1)
+        while (hit := _WRAPPER.search(bare)) is not None:
+            stripped.append(hit[0])
+            bare = bare[: hit.start()] + bare[hit.end() :]
         if stripped:
             wanted[name] = bare
             seen["".join(dict.fromkeys(stripped))] += 1
@@ -61,10 +72,11 @@ def _wrappers(names: dict[str, str], expected: Collection[str], base: str) -> tu
     return renamed, [Rename("wrapper", prefix, "", len(wanted), False, next(iter(wanted)), tuple(collisions))]
 
 
-def _root(names: dict[str, str], expected: Collection[str], base: str) -> tuple[dict[str, str], list[Rename]]:
+def _root(
+    names: dict[str, str], strangers: list[str], expected: Collection[str], base: str
+) -> tuple[dict[str, str], list[Rename]]:
     """One root rename that makes the unmatched keys fit: `model.` too many or too few, `language_model.` in front."""
-    strangers = [name for name in names.values() if name not in expected]
-    if not strangers or 2 * len(strangers) < len(names):
+    if 2 * len(strangers) < min(len(names), len(expected)) or not strangers:
         return names, []
     votes: Counter[tuple[str, str]] = Counter()
     tails = _tails(expected)
@@ -73,10 +85,13 @@ def _root(names: dict[str, str], expected: Collection[str], base: str) -> tuple[
         votes.update(dict.fromkeys(_proposals(name, tails), 1))
     best: tuple[dict[str, str], tuple[str, str]] | None = None
     for (old, new), _ in votes.most_common(8):
-        fits = {n: new + n[len(old) :] for n in strangers if n.startswith(old) and new + n[len(old) :] in expected}
+        fits = {
+            n: new + n[len(old) :] for n in strangers if n.startswith(old) and _placed(new + n[len(old) :], expected)
+        }
         if best is None or len(fits) > len(best[0]):
             best = fits, (old, new)
-    if best is None or 2 * len(best[0]) < len(strangers):
+    # Most strangers fit, or most of what is expected is found: a text stack inside a larger model is the second case.
+    if best is None or 2 * len(best[0]) < min(len(strangers), len(expected)):
         return names, []
     wanted, (old, new) = best
     renamed, collisions = _apply(names, wanted)
@@ -106,13 +121,15 @@ def _proposals(name: str, tails: Mapping[str, set[str]]) -> list[tuple[str, str]
     return found
 
 
-def _legacy(names: dict[str, str], expected: Collection[str], base: str) -> tuple[dict[str, str], list[Rename]]:
+def _legacy(
+    names: dict[str, str], strangers: list[str], expected: Collection[str], base: str
+) -> tuple[dict[str, str], list[Rename]]:
     """`gamma` and `beta` of TensorFlow days, only as the last segment and only where that makes the key fit."""
     del base
     wanted: dict[str, str] = {}
-    for name in names.values():
+    for name in strangers:
         head, _, last = name.rpartition(".")
-        if last in _LEGACY and name not in expected and f"{head}.{_LEGACY[last]}" in expected:
+        if last in _LEGACY and f"{head}.{_LEGACY[last]}" in expected:
             wanted[name] = f"{head}.{_LEGACY[last]}"
     if not wanted:
         return names, []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from blockaudit.checkpoint.values import VectorStats, read_vector
 from blockaudit.reconcile import expand
@@ -14,8 +15,7 @@ from blockaudit.records.checkpoint import Checkpoint
 _NEAR = 0.3
 
 
-@dataclass(frozen=True, slots=True)
-class NormVectors:
+class NormVectors(msgspec.Struct, frozen=True):
     """Statistics of every norm vector that was read, by canonical key, with the contract subject that owns it."""
 
     stats: dict[str, VectorStats]
@@ -38,7 +38,8 @@ def read_norms(checkpoint: Checkpoint, binding: Binding) -> NormVectors:
             header = binding.tensors.get(key)
             if header is None:
                 continue
-            read = read_vector(checkpoint, binding.stored(key))
+            # Only of a counter does anybody ask the maximum.
+            read = read_vector(checkpoint, binding.stored(key), extremes=t.expected.role == "num_batches_tracked")
             if read is not None:
                 stats[key], owner[key], role[key] = read, t.expected.owner, t.expected.role
     return NormVectors(stats, owner, role)

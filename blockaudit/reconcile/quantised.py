@@ -22,24 +22,19 @@ def examine(
         return Quantised("none", scheme.declared, scheme.declared_method, "", packed=False), {}, set()
     packed = not scheme.name.startswith(_PLAIN)
     logical: dict[str, str] = {}
-    claimed: set[str] = set()
-    for key in scheme.weights:
-        stem, _, last = key.rpartition(".")
-        if last != "weight":
-            logical[f"{stem}.weight" if last in ("qweight", "weight_packed") else key] = key
-    below = scheme.name == "bitsandbytes-4bit"
-    for key in scheme.weights:
-        stem = f"{key}." if below else key[: key.rindex(".") + 1] if "." in key else ""
-        for suffix in scheme.companions:
-            companion = stem + suffix
-            if companion in tensors:
-                claimed.add(companion)
+    # All weights of a scheme end in one and the same word.
+    last = scheme.weights[0].rpartition(".")[2] if scheme.weights else "weight"
+    if last != "weight":
+        renamed = last in ("qweight", "weight_packed")
+        logical = {(key[: -len(last)] + "weight" if renamed else key): key for key in scheme.weights}
+    if scheme.name == "bitsandbytes-4bit":  # packed under its own name
+        logical = {key: key for key in scheme.weights}
     bad = tuple(_bad_scales(tensors, scheme, config)) if scheme.name == "fp8-block" else ()
     quantised = Quantised(
         scheme.name, scheme.declared, scheme.declared_method, scheme.detected_from, packed,
         scheme.unpaired, scheme.orphans, bad,
     )  # fmt: skip
-    return quantised, logical, claimed | set(scheme.orphans)
+    return quantised, logical, {*scheme.companions, *scheme.orphans}
 
 
 def _bad_scales(
@@ -51,15 +46,15 @@ def _bad_scales(
         return []
     high, wide = block
     bad: list[Misshapen] = []
-    for key in scheme.weights:
-        scale = tensors.get(f"{key}_scale_inv") or tensors.get(f"{key}_scale")
-        shape = tensors[key].shape
-        if scale is None or len(shape) != 2:
+    shown = scheme.detected_from
+    for key in scheme.companions:
+        weight = tensors.get(key[: -len(shown)] + "weight") if key.endswith(shown) else None
+        if weight is None or len(weight.shape) != 2:
             continue
-        expected = (-(-shape[0] // high), -(-shape[1] // wide))
-        if scale.shape != expected:
-            name = f"{key}_scale_inv" if f"{key}_scale_inv" in tensors else f"{key}_scale"
-            bad.append(Misshapen(name, expected, scale.shape))
+        expected = (-(-weight.shape[0] // high), -(-weight.shape[1] // wide))
+        found = tensors[key].shape
+        if found != expected:
+            bad.append(Misshapen(key, expected, found))
     return bad
 
 

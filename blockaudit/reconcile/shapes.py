@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from blockaudit.manifest import grammar
 from blockaudit.manifest.values import Resolver
@@ -16,8 +17,7 @@ from blockaudit.records.manifest import Bound
 _SMALL = range(1, 129)  # head counts and the like, tried where a shape does not give the number by itself
 
 
-@dataclass(frozen=True, slots=True)
-class WrongDimension:
+class WrongDimension(msgspec.Struct, frozen=True):
     """A dimension that, set to `found`, makes the shapes of `templates` right and no other shape wrong.
 
     `alternatives` are other dimensions of which the same can be said: headers cannot tell which of them it is.
@@ -32,8 +32,7 @@ class WrongDimension:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShapeAccount:
+class ShapeAccount(msgspec.Struct, frozen=True):
     """Every tensor of an unexpected shape, under the reason that explains it."""
 
     dimensions: tuple[WrongDimension, ...]

@@ -39,7 +39,12 @@ def stored(
 ) -> Testimony:
     """What config.json says now (`live`), overlaid with what headers and norm vectors show."""
     said = {name: _statement(value) for name, value in live.fields.items() if value.keys and not value.pinned}
-    said |= {name: Statement(s.value, s.evidence, _HEADERS) for name, s in _headers(bound, binding).items()}
+    for name, statement in _headers(bound, binding).items():
+        config = live.fields.get(name)
+        # Keys show that a norm is stored, not where it is run: a config that now places it elsewhere is heard first.
+        moved = config is not None and config.known and name.endswith(".present") and config != bound.fields.get(name)
+        if not moved or name not in said:
+            said[name] = statement
     for name, found in solved.items():
         if f"dims.{name}" not in said and name in bound.dims:
             said[f"dims.{name}"] = Statement(found.value, found.evidence, _HEADERS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from blockaudit.checkpoint.values import equal, same_bytes, sampled_equal
 from blockaudit.records.binding import Binding
@@ -10,8 +10,7 @@ from blockaudit.records.bound import BoundManifest
 from blockaudit.records.checkpoint import Checkpoint
 
 
-@dataclass(frozen=True, slots=True)
-class Tie:
+class Tie(msgspec.Struct, frozen=True):
     """One tied pair and what is known of it. `equal` is None where the two were not both there to compare.
 
     `implied` says that the declaration is a class default, not a key of config.json.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from blockaudit.records.bound import ExpectedTensor
 from blockaudit.records.checkpoint import TensorHeader
 
 
-@dataclass(frozen=True, slots=True)
-class Rename:
+class Rename(msgspec.Struct, frozen=True):
     """One way in which every key (or many) differs from the manifest's spelling, undone before matching.
 
     `loads` says that the class which config.json names undoes it too.
@@ -25,8 +25,7 @@ class Rename:
     collisions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Misshapen:
+class Misshapen(msgspec.Struct, frozen=True):
     """A tensor whose shape is not the expected one. Both shapes in elements."""
 
     key: str
@@ -34,8 +33,7 @@ class Misshapen:
     found: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateBinding:
+class TemplateBinding(msgspec.Struct, frozen=True):
     """One template against the checkpoint. Keys are canonical (after renames)."""
 
     expected: ExpectedTensor
@@ -45,8 +43,7 @@ class TemplateBinding:
     misshapen: tuple[Misshapen, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Quantised:
+class Quantised(msgspec.Struct, frozen=True):
     """The quantisation scheme that the keys show, and where it does not hold together.
 
     `packed` schemes store something else in place of `weight`: logical shapes cannot be read off their headers here.
@@ -62,8 +59,7 @@ class Quantised:
     bad_scale: tuple[Misshapen, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LayerGap:
+class LayerGap(msgspec.Struct, frozen=True):
     """A stack whose stored layers are not those expected. Layer numbers as in the keys."""
 
     stack: str
@@ -74,8 +70,7 @@ class LayerGap:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(msgspec.Struct, frozen=True):
     """The closed account: every expected tensor is bound or missing, every stored one is claimed or unexpected."""
 
     tensors: dict[str, TensorHeader]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from blockaudit.records.checkpoint import Fault
 from blockaudit.records.manifest import Manifest
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(msgspec.Struct, frozen=True):
     """A value and the bytes it was read from.
 
     `known` is false where the value depends on a config key that cannot be read. `keys` are the config.json keys it
@@ -43,8 +43,7 @@ class Resolved:
         return self.bytes_read + absent
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedTensor:
+class ExpectedTensor(msgspec.Struct, frozen=True):
     """One key template with its axes expanded over `layers` (axis `l`) and `counts` (every other axis).
 
     shape holds None where a dimension cannot be known without config.json. `owner` is the contract subject it belongs
@@ -68,8 +67,7 @@ class ExpectedTensor:
     ignored: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StackSpan:
+class StackSpan(msgspec.Struct, frozen=True):
     """The layer numbers of one stack: `first`, how many are stored under how many names, how many are run."""
 
     name: str
@@ -80,8 +78,7 @@ class StackSpan:
     ignored: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BoundManifest:
+class BoundManifest(msgspec.Struct, frozen=True):
     """One view of a manifest under one config: `declared` (pins hold) or `stored` (what config.json says now)."""
 
     manifest: Manifest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -39,8 +38,7 @@ class TensorHeader(msgspec.Struct, frozen=True, gc=False):
         return prod(self.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """Something wrong with a file, found while reading it. `rule` is a rule name of group F, K or S."""
 
     rule: str
@@ -52,8 +50,7 @@ class Fault:
     evidence: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FileHeader:
+class FileHeader(msgspec.Struct, frozen=True):
     """One weight file: its name as reported (relative to SOURCE), size and tensors.
 
     `readable` is false where the header could not be understood: its keys are unknown, not absent.
@@ -65,16 +62,15 @@ class FileHeader:
     container: str  # safetensors | torch-zip | torch-legacy
     data_start: int
     tensors: dict[str, TensorHeader]
-    metadata: dict[str, str] = field(default_factory=lambda: {})
+    metadata: dict[str, str] = {}
     readable: bool = True
     # Tensors that share one storage (pickled state dicts only): key -> storage id.
-    storages: dict[str, str] = field(default_factory=lambda: {})
+    storages: dict[str, str] = {}
     # Keys whose elements do not lie side by side (pickled state dicts only): their byte range runs from first to last.
     strided: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(msgspec.Struct, frozen=True):
     """Everything SOURCE says: files, merged tensors, config.json and the faults met on the way."""
 
     source: str

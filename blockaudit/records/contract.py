@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import msgspec
 
 Witness = Literal["declared", "stored", "executed", "measured"]
 WITNESSES: tuple[Witness, ...] = ("declared", "stored", "executed", "measured")
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(msgspec.Struct, frozen=True):
     """One witness's value for one field.
 
     `bytes_read` names the bytes that the value was read from (`config.json: rms_norm_eps`); two statements with the
@@ -24,19 +24,17 @@ class Statement:
     known: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Testimony:
+class Testimony(msgspec.Struct, frozen=True):
     """What one witness says: field -> statement. A field that is absent is unknown to the witness.
 
     A statement with value None says that there is none (no softcap); it is not the same as silence.
     """
 
     witness: Witness
-    statements: dict[str, Statement] = field(default_factory=lambda: {})
+    statements: dict[str, Statement] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class ContractRow:
+class ContractRow(msgspec.Struct, frozen=True):
     """One field of the contract, by witness. `agrees` is None where fewer than two witnesses read different bytes."""
 
     field: str

@@ -183,8 +183,9 @@ class Stack(Struct, frozen=True):
 
 
 class ClassSpec(Struct, frozen=True):
-    """A model class: the `parts` that it adds to the base model, the prefix of the base model's keys in it, and the
-    stacks that it has (all of them where it does not say).
+    """A model class: what it adds to the base model (`parts`), and what it is called and made of in it.
+
+    `base_prefix` is the prefix of the base model's keys, `stacks` the stacks that it has (all, where it does not say).
     """
 
     parts: list[str] = []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import msgspec
 
 from blockaudit.records.contract import ContractRow
 
@@ -13,8 +14,7 @@ Verdict = Literal["accepted", "rejected", "unverified"]
 EXIT_STATUS: dict[Verdict, int] = {"accepted": 0, "rejected": 1, "unverified": 3}
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One fault, once: where it repeats in every layer, `subject` or `message` carries the range."""
 
     code: str
@@ -30,8 +30,7 @@ class Finding:
     lab: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(msgspec.Struct, frozen=True):
     """The thing audited. `bytes` counts tensor bytes, `parameters` elements of logical tensors as stored."""
 
     source: str
@@ -43,8 +42,7 @@ class Subject:
     dtypes: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestChoice:
+class ManifestChoice(msgspec.Struct, frozen=True):
     """Which manifest the audit used, how it was chosen and how sure (0 to 1)."""
 
     architecture_id: str
@@ -54,8 +52,7 @@ class ManifestChoice:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """One audit, whole (contract section 3)."""
 
     kind: str
@@ -68,7 +65,7 @@ class Report:
     not_checked: tuple[str, ...]
     version: str
     gates: tuple[dict[str, Any], ...] = ()
-    evaluation_state: dict[str, Any] = field(default_factory=lambda: {})
+    evaluation_state: dict[str, Any] = {}
 
     @property
     def exit_status(self) -> int:

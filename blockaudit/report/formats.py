@@ -8,16 +8,16 @@ registered nowhere. It may also define `render_many(reports) -> str` (else the r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+import msgspec
 
 from blockaudit.errors import RequestError
 from blockaudit.records.report import Report
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(msgspec.Struct, frozen=True):
     """One way to write a report."""
 
     name: str

@@ -78,7 +78,7 @@ def _why_unverified(report: Report) -> str:
     if not open_fields:
         return "no two witnesses could be compared"
     shown = ", ".join(open_fields[:3]) + (f" and {len(open_fields) - 3} more" if len(open_fields) > 3 else "")
-    return f"{count(len(open_fields), 'field')} that this level requires have no witness: {shown}"
+    return f"no witness speaks of {count(len(open_fields), 'field')} that this level requires: {shown}"
 
 
 def _subject(report: Report, width: int) -> list[Line]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.binding import TemplateBinding
@@ -14,8 +15,7 @@ from blockaudit.records.report import Finding, Severity
 Check = Callable[[Audit], Iterable[Finding]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """One rule: its code and name, what it is by default, the failures of the lab it names, and what to do about it."""
 
     code: str
@@ -99,6 +99,27 @@ def row_finding(rule: Rule, rows: Sequence[ContractRow], severity: Severity | No
         evidence=f"declared: {declared.evidence}; {witness}: {other.evidence}",
         severity=severity,
     )
+
+
+def site(row: ContractRow) -> str:
+    """The last part of a norm site's name, of its `present` row."""
+    return row.field.removesuffix(".present").rpartition(".")[2]
+
+
+def moved_norms(audit: Audit) -> Iterator[tuple[ContractRow | None, ContractRow | None]]:
+    """Norms that config.json now runs elsewhere, by branch: the site that is left, and the site that is entered.
+
+    One of the two is None where a norm is only gone, or only new.
+    """
+    branches: dict[str, list[ContractRow]] = {}
+    for row in disagreeing(audit, lambda field: field.endswith(".present")):
+        if row.statements["stored"].bytes_read.startswith("config.json"):
+            branches.setdefault(row.field.removesuffix(".present").rpartition(".")[0], []).append(row)
+    for rows in branches.values():
+        left = [r for r in rows if r.value("declared")]
+        entered = [r for r in rows if not r.value("declared")]
+        for i in range(max(len(left), len(entered))):
+            yield (left[i] if i < len(left) else None), (entered[i] if i < len(entered) else None)
 
 
 def shown(value: Any) -> str:

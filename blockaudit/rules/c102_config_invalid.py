@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from blockaudit.manifest.values import lookup
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
 from blockaudit.rules.base import Rule, from_faults
@@ -58,7 +59,13 @@ def _wrong_types(audit: Audit) -> Iterator[Finding]:
     found: dict[str, tuple[str, object]] = {}
     for field, value in audit.reconciled.declared.fields.items() if audit.reconciled else ():
         wanted = next((what for end, what in _TYPES.items() if field.endswith(end)), None)
-        if wanted is None or not value.known or not value.keys or value.value is None:
+        if wanted is None or not value.known or not value.keys:
+            continue
+        if field.endswith(".epsilon") and lookup(audit.config or {}, value.keys[0]) is None:
+            # The class that reads an explicit null raises: its default is not what acts.
+            groups.setdefault(value.keys[0], []).append(field)
+            found[value.keys[0]] = wanted, None
+        if value.value is None:
             continue
         number = isinstance(value.value, int | float) and not isinstance(value.value, bool)
         fine = number and (wanted != "a number that is not negative" or value.value >= 0)

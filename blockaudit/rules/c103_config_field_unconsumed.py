@@ -42,7 +42,9 @@ def check(audit: Audit) -> Iterator[Finding]:
     if audit.reconciled is None or audit.config is None:
         return
     bound = audit.reconciled.declared
-    read = bound.consumed | set(bound.manifest.config_reads)
+    # A pinned value was read from its key when it was pinned.
+    pinned = {key for value in (*bound.fields.values(), *bound.dims.values()) for key in value.keys}
+    read = bound.consumed | pinned | set(bound.manifest.config_reads)
     for key, value in audit.config.items():
         if key in read or key in _INERT or not _WORDS.search(key) or _neutral(value):
             continue

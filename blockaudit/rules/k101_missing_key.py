@@ -16,7 +16,6 @@ What to do:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from blockaudit.reconcile.attribute import missing
 from blockaudit.reconcile.audit import Audit
@@ -55,7 +54,10 @@ def check(audit: Audit) -> Iterator[Finding]:
 
 def _nearest(audit: Audit, t: TemplateBinding) -> str:
     """The unexpected key that is spelt most like the first missing one."""
-    near = get_close_matches(
-        t.missing[0], (audit.reconciled.binding.unexpected[:2000] if audit.reconciled else ()), 1, 0.8
-    )
+    unexpected = audit.reconciled.binding.unexpected if audit.reconciled else ()
+    if not unexpected:
+        return ""
+    from difflib import get_close_matches  # costs 2 ms at import
+
+    near = get_close_matches(t.missing[0], unexpected[:2000], 1, 0.8)
     return f"; the nearest unexpected key is {near[0]}" if near else ""

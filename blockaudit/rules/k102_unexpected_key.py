@@ -38,12 +38,12 @@ def check(audit: Audit) -> Iterator[Finding]:
             derived = stranger.place == "derived"
             yield RULE.finding(
                 stranger.subject,
-                f"{len(stranger.keys)} {'derived buffer' if derived else 'unexpected'}: {stranger.spelling}",
+                f"{len(stranger.keys)} {_WHAT[derived, stranger.beside]}: {stranger.spelling}",
                 tensors=stranger.keys,
                 expected="no such key",
                 observed=list(stranger.shape),
                 evidence="tensor headers",
-                severity="note" if derived else None,
+                severity="note" if derived or stranger.beside else None,
                 help="nothing: code computes it again" if derived else None,
             )
     if audit.reconciled is not None:
@@ -56,6 +56,14 @@ def check(audit: Audit) -> Iterator[Finding]:
                 severity="note",
                 help="nothing: the loader ignores it, and the manifest knows it",
             )
+
+
+_WHAT = {
+    (False, False): "unexpected",
+    (True, False): "derived buffer",
+    (False, True): "not covered, beside the text stack",
+    (True, True): "derived buffer, beside the text stack",
+}
 
 
 def _known(reconciled: Reconciled) -> dict[str, tuple[str, list[str]]]:

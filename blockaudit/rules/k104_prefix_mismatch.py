@@ -15,6 +15,7 @@ What to do:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from blockaudit.reconcile.audit import Audit
@@ -24,23 +25,25 @@ from blockaudit.rules.base import Rule
 RULE = Rule(
     "K104",
     "prefix-mismatch",
-    "rename the root (the message says how), or name the class that has these keys",
+    "rename the root, or name the class that has these keys",
 )
 
 
 def check(audit: Audit) -> Iterator[Finding]:
-    """Renames of this kind that were undone before matching."""
+    """The root rename that was undone before matching; inside a larger model it is the text stack's place."""
     for rename in audit.reconciled.binding.renames if audit.reconciled else ():
-        if rename.kind == "prefix":
-            clash = f"; {len(rename.collisions)} would collide" if rename.collisions else ""
-            yield RULE.finding(
-                rename.old or rename.new,
-                f"{rename.count} keys fit once {rename.old!r} is replaced by {rename.new!r}"
-                + ("; the class loads them so" if rename.loads else "")
-                + clash,
-                tensors=(rename.example,),
-                expected=rename.new,
-                observed=rename.old,
-                evidence="tensor headers",
-                severity="warning" if rename.loads else None,
-            )
+        if rename.kind != "prefix":
+            continue
+        clash = f"; {len(rename.collisions)} would collide" if rename.collisions else ""
+        loads = "; the class loads them so" if rename.loads else ""
+        rule = json.dumps({"from": f"{rename.old}{{*}}", "to": f"{rename.new}{{*}}"})
+        yield RULE.finding(
+            rename.old or rename.new,
+            f"{rename.count} keys fit once {rename.old!r} is replaced by {rename.new!r}{loads}{clash}",
+            tensors=(rename.example,),
+            expected=rename.new,
+            observed=rename.old,
+            evidence="tensor headers",
+            severity="note" if audit.nested else "warning" if rename.loads else None,
+            help=f"{RULE.help}; as a rule of a map: {rule}",
+        )

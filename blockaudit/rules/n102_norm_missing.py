@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from blockaudit.reconcile.attribute import missing
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, across
+from blockaudit.rules.base import Rule, across, moved_norms, row_finding
 
 RULE = Rule(
     "N102",
@@ -42,3 +42,6 @@ def check(audit: Audit) -> Iterator[Finding]:
                 observed="no such tensor",
                 evidence="tensor headers",
             )
+    for left, entered in moved_norms(audit):
+        if left is not None and entered is None and (left.field.endswith(".final_norm.present")) is False:
+            yield row_finding(RULE, [left])

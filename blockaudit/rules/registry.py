@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pkgutil import iter_modules
+
+import msgspec
 
 import blockaudit.rules
 from blockaudit.errors import RequestError
@@ -15,8 +16,7 @@ from blockaudit.records.report import SEVERITIES, Finding
 from blockaudit.rules.base import Check, Rule
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """A rule, its check, and the documentation that its module carries."""
 
     rule: Rule

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, from_rows
+from blockaudit.rules.base import Rule, from_rows, moved_norms, site
 
 RULE = Rule(
     "T101",
@@ -28,9 +28,16 @@ RULE = Rule(
     lab=(15, 16),
 )
 
-FIELDS = (".placement",)
-
 
 def check(audit: Audit) -> Iterator[Finding]:
-    """Contract rows of these fields on which the witnesses disagree."""
-    yield from from_rows(RULE, audit, lambda field: field.endswith(FIELDS))
+    """Rows of placement that disagree, and norms that config.json has moved to another site of their branch."""
+    yield from from_rows(RULE, audit, lambda field: field.endswith(".placement"))
+    for left, entered in moved_norms(audit):
+        if left is not None and entered is not None:
+            yield RULE.finding(
+                left.field.removesuffix(".present"),
+                f"{left.field.rpartition('.')[0]} is declared, and by config the norm stands at {site(entered)}",
+                expected=site(left),
+                observed=site(entered),
+                evidence="; ".join(f"{w}: {s.evidence}" for w, s in left.statements.items()),
+            )

@@ -32,7 +32,8 @@ def test_values(text: str, value: Any) -> None:
         "", "d +", "d; h", "import os", "__import__('os')", "open('x')", "d.real", "(lambda: 1)()", "[x for x in ns]",
         "f'{d}'", "d := 1", "{'a': 1}", "{1}", "*ns", "print(d)", "min(*ns)", "min(d, key=h)", "...", "await d",
         "d" * 500, "9 ** 99", "10 ** 40 ** 2", "'a' * 10", "ns * 10", "d / 0", "d % 0", "ns[9]", "ns['a']", "len(d)",
-        "none + 1", "sqrt(-1)", "-word", "d[0]", "word < 1", "2 ** 63 * 2", "~d", "d << 40", "(-1) ** 0.5", "1j", "b'a'",
+        "none + 1", "sqrt(-1)", "-word", "d[0]", "word < 1", "2 ** 63 * 2", "~d", "d << 40", "(-1) ** 0.5", "1j",
+        "b'a'",
         "sqrt()", "min()", "h in d", "ns[0:1]", "max(1, 'a')", "(" * 200 + ")" * 200,
     ],
 )  # fmt: skip
@@ -51,7 +52,9 @@ ATOMS = st.sampled_from([*ENV, "x", "0", "1", "2", "1e300", "9999999999", "'a'",
 OPERATORS = st.sampled_from(
     ["+", "-", "*", "/", "//", "%", "**", "==", "<", "in", "and", "or", "is", ".", "if", "else", ",", "<<", ":="]
 )
-WORDS = st.lists(ATOMS | OPERATORS | st.sampled_from(["(", ")", "[", "]", "sqrt(", "len(", "min(", "not", "-"]), max_size=12)
+WORDS = st.lists(
+    ATOMS | OPERATORS | st.sampled_from(["(", ")", "[", "]", "sqrt(", "len(", "min(", "not", "-"]), max_size=12
+)
 
 
 @settings(deadline=None)

@@ -98,9 +98,7 @@ def test_every_struct_has_its_part() -> None:
     } - {m.Struct}
     assert structs == {struct for _, _, struct in PARTS}
     parts = {(kind, "") for kind in KINDS}
-    parts |= {
-        (k, n) for k in KINDS for n, part in resources.schema(k)["$defs"].items() if part.get("type") == "object"
-    }
+    parts |= {(k, n) for k in KINDS for n, part in resources.schema(k)["$defs"].items() if part.get("type") == "object"}
     assert parts == {(schema, name) for schema, name, _ in PARTS}
 
 

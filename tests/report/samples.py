@@ -84,4 +84,5 @@ REJECTED = report(
     not_checked=NOT_CHECKED,
     gates=({"gate": "headers", "required": True, "status": "failed", "why": "epsilon", "evidence": {}},),
 )
-UNVERIFIED = report(verdict="unverified", contract=(ROWS[3], ROWS[4]), not_checked=(ROWS[3].field, ROWS[4].field))
+UNKNOWN = row("decoder.mlp.norm_in.epsilon", None, True)
+UNVERIFIED = report(verdict="unverified", contract=(UNKNOWN, ROWS[4]), not_checked=(UNKNOWN.field, ROWS[4].field))

@@ -42,7 +42,7 @@ def test_strict_rejection_names_the_warning() -> None:
 
 def test_unverified_says_why() -> None:
     assert _lines(samples.UNVERIFIED)[1] == (
-        "  1 field that this level requires could not be checked: decoder.mlp.norm_in.epsilon"
+        "  no witness speaks of 1 field that this level requires: decoder.mlp.norm_in.epsilon"
     )
     unknown = Finding("K110", "unknown-architecture", "warning", "checkpoint", "no manifest fits")
     assert _lines(samples.report(verdict="unverified", manifest=None, findings=(unknown,)))[:2] == [

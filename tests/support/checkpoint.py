@@ -105,7 +105,9 @@ def header(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     return made
 
 
-def safetensors(path: Path, tensors: Mapping[str, Tensor], spoil: Callable[[dict[str, Any]], None] | None = None) -> Path:
+def safetensors(
+    path: Path, tensors: Mapping[str, Tensor], spoil: Callable[[dict[str, Any]], None] | None = None
+) -> Path:
     """One safetensors file; `spoil` may change its header first."""
     made = header(tensors)
     if spoil is not None:

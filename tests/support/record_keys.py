@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 KEYS = Path(__file__).parent / "keys"
-BASE: dict[str, Any] = dict(
-    hidden_size=8, intermediate_size=12, num_hidden_layers=2, num_attention_heads=2, vocab_size=16,
-    max_position_embeddings=32, bos_token_id=1, eos_token_id=2, pad_token_id=0,
-)  # fmt: skip
+BASE: dict[str, Any] = {
+    "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 16,
+    "max_position_embeddings": 32, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
 GQA = {**BASE, "num_key_value_heads": 1}
 HEAD = {**GQA, "head_dim": 4}
-GPT2 = dict(n_embd=8, n_inner=12, n_layer=2, n_head=2, vocab_size=16, n_positions=32)
+GPT2 = {"n_embd": 8, "n_inner": 12, "n_layer": 2, "n_head": 2, "vocab_size": 16, "n_positions": 32}
+T5 = {"d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 2, "num_heads": 2, "vocab_size": 16}
 OPT = {**{k: v for k, v in BASE.items() if k != "intermediate_size"}, "ffn_dim": 12, "word_embed_proj_dim": 8}
 FALCON = {**{k: v for k, v in BASE.items() if k != "intermediate_size"}, "ffn_hidden_size": 12}
 # file: (model type, class, config)
@@ -39,7 +40,7 @@ RECORDED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt2": ("gpt2", "GPT2LMHeadModel", GPT2),
     "gpt_neox": ("gpt_neox", "GPTNeoXForCausalLM", BASE),
     "bert": ("bert", "BertForMaskedLM", {**BASE, "type_vocab_size": 3}),
-    "t5": ("t5", "T5ForConditionalGeneration", dict(d_model=8, d_kv=4, d_ff=12, num_layers=2, num_heads=2, vocab_size=16)),
+    "t5": ("t5", "T5ForConditionalGeneration", T5),
     "opt": ("opt", "OPTForCausalLM", OPT),
     "opt_post_ln": ("opt", "OPTForCausalLM", {**OPT, "do_layer_norm_before": False}),
     "deepseek_v3": (
@@ -56,10 +57,13 @@ RECORDED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "olmo2": ("olmo2", "Olmo2ForCausalLM", GQA),
     "granite": (
         "granite", "GraniteForCausalLM",
-        {**GQA, "residual_multiplier": 0.22, "embedding_multiplier": 12.0, "attention_multiplier": 0.5, "logits_scaling": 8.0},
+        {
+            **GQA, "residual_multiplier": 0.22, "embedding_multiplier": 12.0, "attention_multiplier": 0.5,
+            "logits_scaling": 8.0,
+        },
     ),
     "falcon": ("falcon", "FalconForCausalLM", FALCON),
-    "bloom": ("bloom", "BloomForCausalLM", dict(hidden_size=8, n_layer=2, n_head=2, vocab_size=16)),
+    "bloom": ("bloom", "BloomForCausalLM", {"hidden_size": 8, "n_layer": 2, "n_head": 2, "vocab_size": 16}),
     "albert": ("albert", "AlbertForMaskedLM", {**BASE, "embedding_size": 5, "type_vocab_size": 3}),
     "stablelm": ("stablelm", "StableLmForCausalLM", GQA),
     "stablelm_parallel": ("stablelm", "StableLmForCausalLM", {**GQA, "use_parallel_residual": True}),

@@ -1,0 +1,61 @@
+"""`python -m benchmarks`: check what the audit of large checkpoints says, then how long it takes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.results import Row, document, table
+from benchmarks.timing import ROOT, ROUNDS, Runs, ratio, side_by_side
+
+HERE = ROOT / "benchmarks"
+TINY = str(ROOT / "fixtures" / "tiny_llama")
+EMPTY = [str(HERE / "empty_typer.py")]
+
+
+def main() -> int:
+    """Exit status: 1 where a limit is missed or an audit says something else than it should."""
+    with TemporaryDirectory(prefix="blockaudit-bench-") as folder:
+        at = Path(folder)
+        # In a process of its own: a child's peak memory is never below that of the process that starts it.
+        check = subprocess.run(
+            [sys.executable, "-m", "benchmarks.checks", folder], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        if check.returncode != 0:
+            return 1
+        rows = [*_large("DeepSeek-V3", at / "deepseek"), *_large("LLaMA-3-70B", at / "llama"), *_small()]
+    print(table(rows))
+    (HERE / "RESULTS.md").write_text(document(rows, check.stdout.splitlines(), ROUNDS))
+    return 0 if all(row.kept for row in rows) else 1
+
+
+def _inspect(source: str, form: str) -> list[str]:
+    return ["-m", "blockaudit", "inspect", source, "--format", form]
+
+
+def _large(name: str, source: Path) -> Iterator[Row]:
+    commands = {
+        "headers": [str(HERE / "floor.py"), str(source)],
+        "empty": EMPTY,
+        "inspect": _inspect(str(source), "json"),
+    }
+    runs = side_by_side(commands)
+    yield _row(f"inspect {name} --format json", runs["inspect"], "headers + Typer", runs["headers"], runs["empty"])
+
+
+def _small() -> Iterator[Row]:
+    runs = side_by_side({"empty": EMPTY, "text": _inspect(TINY, "text"), "json": _inspect(TINY, "json")}, 2 * ROUNDS)
+    for form in ("text", "json"):
+        yield _row(f"inspect tiny_llama --format {form}", runs[form], "Typer", runs["empty"])
+
+
+def _row(what: str, mine: Runs, floor: str, *others: Runs) -> Row:
+    under = sum(run.median for run in others)
+    return Row(what, 1000 * mine.median, floor, 1000 * under, ratio(mine, *others), mine.megabytes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""Hold a checkpoint against a manifest: bind, match, and let the two witnesses speak."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blockaudit.manifest.bind import bind, classes, config_classes
+from blockaudit.reconcile import contract, dims, match, norms, shapes, testimony, ties
+from blockaudit.reconcile.audit import Reconciled
+from blockaudit.records.binding import Binding
+from blockaudit.records.bound import BoundManifest
+from blockaudit.records.checkpoint import Checkpoint
+from blockaudit.records.manifest import Manifest
+
+
+def reconcile(checkpoint: Checkpoint, manifest: Manifest, config: dict[str, Any] | None, *, whole: bool) -> Reconciled:
+    """The checkpoint against this manifest. `whole` compares every byte of tied tensors, else sampled blocks."""
+    bound, binding = _bound(checkpoint, manifest, config)
+    live = bind(manifest, config, pins=False, class_name=bound.class_name) if bound.pinned else bound
+    account = shapes.explain(bound, binding, config)
+    vectors = norms.read_norms(checkpoint, binding)
+    tied = ties.examine(checkpoint, bound, binding, whole=whole)
+    solved = dims.solved(bound, binding)
+    rows = contract.reconcile(
+        (testimony.declared(bound, binding.quantised), testimony.stored(live, bound, binding, solved, vectors, tied))
+    )
+    return Reconciled(bound, binding, account, vectors, tied, rows)
+
+
+def trouble(reconciled: Reconciled) -> int:
+    """How much speaks against this manifest: keys that do not fit, and fields on which the witnesses disagree."""
+    return oddities(reconciled.binding) + sum(row.agrees is False for row in reconciled.rows)
+
+
+def oddities(binding: Binding) -> int:
+    """Keys missing, unexpected, or of a part that the class does not have; a root to be renamed counts each key."""
+    odd = sum(len(t.missing) for t in binding.templates) + len(binding.unexpected) + len(binding.foreign)
+    return odd + sum(r.count for r in binding.renames if r.kind == "prefix")
+
+
+def _bound(checkpoint: Checkpoint, manifest: Manifest, config: dict[str, Any] | None) -> tuple[BoundManifest, Binding]:
+    """The manifest under this config, and the keys matched; where no class is named, the class that fits them best."""
+    tried: list[tuple[BoundManifest, Binding]] = []
+    for name in config_classes(config)[:1] or classes(manifest) or [None]:
+        bound = bind(manifest, config, class_name=name)
+        if config is None:
+            seen = dims.observed(bound, checkpoint.tensors)
+            bound = bind(manifest, None, observed=seen, class_name=name)
+        tried.append((bound, match.match(bound, checkpoint, config)))
+    return min(tried, key=lambda item: oddities(item[1]))

@@ -1,0 +1,38 @@
+"""No rule without a checkpoint that fires it and one that nearly does."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from blockaudit.rules import registry
+from tests.rules import test_branches, test_files, test_keys, test_norms, test_rows, test_shapes
+from tests.support.audit import Fires, Near
+
+TABLES = (test_files, test_keys, test_shapes, test_norms, test_branches)
+CASES = [case for table in TABLES for case in table.CASES]
+# No manifest value can be pinned here, so that execution alone can disagree: cases of test_rows.
+EXECUTED_ONLY = {"call-order-mismatch", "shortcut-not-identity"}
+NAMES = {e.rule.name for e in registry.entries()}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES - EXECUTED_ONLY))
+def test_every_rule_fires_and_nearly_fires(name: str) -> None:
+    kinds = {type(case) for case in CASES if case.rule == name}
+    assert Fires in kinds, f"no checkpoint of tests/rules fires {name}"
+    assert Near in kinds, f"no checkpoint of tests/rules nearly fires {name}"
+
+
+def test_rules_of_execution_have_rows() -> None:
+    assert {*EXECUTED_ONLY} <= {*test_rows.FIELDS}
+
+
+def test_cases_name_rules_that_exist() -> None:
+    beside = {name for case in CASES for name in case.beside or ()}
+    assert {case.rule for case in CASES} | beside <= NAMES
+
+
+def test_no_case_is_written_twice() -> None:
+    twice = [key for key, n in Counter((type(c), c.rule, c.name) for c in CASES).items() if n > 1]
+    assert twice == []
