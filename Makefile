@@ -19,6 +19,7 @@ $(BIN)/python:
 
 $(VENV)/.base.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable .
+	@$(BIN)/python -m compileall -q blockaudit
 	@touch $@
 
 $(VENV)/.stamp: pyproject.toml constraints.txt | $(VENV)/.base.stamp

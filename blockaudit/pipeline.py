@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from blockaudit import __version__
 from blockaudit.checkpoint.files import gc_paused
 from blockaudit.checkpoint.source import open_checkpoint
@@ -15,6 +17,7 @@ from blockaudit.checkpoint.values import close_files
 from blockaudit.errors import RequestError
 from blockaudit.manifest.library import Choice, Nearest, choose, effective_config
 from blockaudit.manifest.load import LoadedManifest, library
+from blockaudit.reconcile import expand
 from blockaudit.reconcile.assemble import reconcile, trouble
 from blockaudit.reconcile.audit import Audit, NonFiniteTensor
 from blockaudit.records.checkpoint import Checkpoint
@@ -52,11 +55,11 @@ def inspect(
     rules = registry.chosen(select, ignore)
     checkpoint = open_checkpoint(os.fspath(source))
     try:
-        choice = choose(manifest, checkpoint)
+        choice = choose(manifest, checkpoint) if _is_model(checkpoint) else Nearest(None, 0.0)
         non_finite = tuple(_non_finite(checkpoint, progress)) if level == "values" else ()
         with gc_paused():
             audit, loaded = _audit(checkpoint, choice, level, non_finite)
-            findings = registry.run(rules, audit)
+            findings = _findings(rules, audit, loaded)
             return _report(audit, _chosen(choice, loaded), findings, strict)
     finally:
         close_files()
@@ -88,6 +91,25 @@ def _audit(
     return Audit(checkpoint, config, level, reconciled, None, 0.0, non_finite), loaded
 
 
+def _findings(rules: tuple[registry.Entry, ...], audit: Audit, loaded: LoadedManifest | None) -> tuple[Finding, ...]:
+    """What the rules find; under a pinned manifest the tensors are held to what config.json says now as well."""
+    found = registry.run(rules, audit)
+    if loaded is None or audit.reconciled is None or audit.config is None or not audit.reconciled.declared.pinned:
+        return found
+    whole = audit.level == "values"
+    live = reconcile(audit.checkpoint, loaded.manifest, audit.config, whole=whole, pins=False)
+    also = registry.run(rules, replace(audit, reconciled=live))
+    # What the pinned contract already names is not named again from the other side, by key or by field.
+    named, subjects = {(f.code, f.subject) for f in found}, {f.subject for f in found}
+    owner = {k: t.expected.owner for t in audit.reconciled.binding.templates for k in expand.keys(t.expected)}
+    fresh = [
+        f
+        for f in also
+        if (f.code, f.subject) not in named and not (f.tensors and all(owner.get(k) in subjects for k in f.tensors))
+    ]
+    return registry.ordered([*found, *fresh])
+
+
 def _non_finite(checkpoint: Checkpoint, progress: Progress | None) -> Iterable[NonFiniteTensor]:
     """Every tensor with a NaN or an infinity; streams all bytes."""
     from blockaudit.checkpoint.nonfinite import count_nonfinite
@@ -100,6 +122,11 @@ def _non_finite(checkpoint: Checkpoint, progress: Progress | None) -> Iterable[N
         done += header.nbytes
         if progress is not None:
             progress("values", done, total)
+
+
+def _is_model(checkpoint: Checkpoint) -> bool:
+    """Whether the tensors are a model's at all: a training state or an adapter has no block contract to reconcile."""
+    return not any(f.rule in ("sharded-training-state", "adapter-only") for f in checkpoint.faults)
 
 
 def _report(audit: Audit, chosen: ManifestChoice | None, findings: tuple[Finding, ...], strict: bool) -> Report:

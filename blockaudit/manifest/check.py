@@ -67,8 +67,6 @@ def _match(manifest: Manifest) -> Iterator[str]:
         yield from (f"match.classes.{name}: part {p!r} is not in parts" for p in spec.parts if p not in manifest.parts)
         if spec.stacks:
             yield from (f"match.classes.{name}: stack {s!r} is not in stacks" for s in spec.stacks if s not in names)
-        if spec.base_prefix and not match.base_prefix:
-            yield f"match.classes.{name}: base_prefix replaces match.base_prefix, which is empty"
     yield from (f"parts.{part}: no class has it" for part in manifest.parts if part not in used)
     if match.base_class is not None and not match.base_prefix and match.base_class not in match.classes:
         yield f"match.base_class: {match.base_class} loses a prefix, and match.base_prefix is empty"

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from blockaudit import resources
+from blockaudit.manifest.fields import inherited
 from blockaudit.manifest.load import LoadedManifest, library, load
 from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.manifest import Manifest
@@ -119,15 +120,17 @@ def templates(manifest: Manifest) -> Iterator[tuple[str, bool]]:
         for norm, optional in norms:
             if isinstance(norm.module, str):
                 yield f"{norm.module}.weight", optional or isinstance(norm.when, str) or stack.ignored
-                yield f"{norm.module}.bias", norm.bias is not True and manifest.norm.bias is not True
+                bias = inherited(norm, manifest.norm, "bias")
+                if bias is not False:
+                    yield f"{norm.module}.bias", bias is not True
         specs = [(t, False) for t in (*stack.embedding, *stack.tensors)]
         specs += [(t, b.when is not None or bool(b.layer_kinds)) for b in stack.branches for t in b.tensors]
         for spec, optional in specs:
             maybe = optional or spec.optional or spec.when is not None or spec.tied_to is not None or stack.ignored
             yield spec.key or f"{spec.module}.weight", maybe
-            if spec.module is not None:
+            if spec.module is not None and spec.bias is not False:
                 yield f"{spec.module}.bias", spec.bias is not True or maybe
     for spec in (t for group in (*manifest.parts.values(), manifest.buffers) for t in group):
         yield spec.key or f"{spec.module}.weight", True
-        if spec.module is not None:
+        if spec.module is not None and spec.bias is not False:
             yield f"{spec.module}.bias", True

@@ -13,11 +13,16 @@ from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.manifest import Manifest
 
 
-def reconcile(checkpoint: Checkpoint, manifest: Manifest, config: dict[str, Any] | None, *, whole: bool) -> Reconciled:
-    """The checkpoint against this manifest. `whole` compares every byte of tied tensors, else sampled blocks."""
-    bound, binding = _bound(checkpoint, manifest, config)
+def reconcile(
+    checkpoint: Checkpoint, manifest: Manifest, config: dict[str, Any] | None, *, whole: bool, pins: bool = True
+) -> Reconciled:
+    """The checkpoint against this manifest. `whole` compares every byte of tied tensors, else sampled blocks.
+
+    Without `pins` the tensors are held to what config.json says now, whatever the manifest froze.
+    """
+    bound, binding = _bound(checkpoint, manifest, config, pins)
     live = bind(manifest, config, pins=False, class_name=bound.class_name) if bound.pinned else bound
-    account = shapes.explain(bound, binding, config)
+    account = shapes.explain(bound, binding, config, pins=pins)
     vectors = norms.read_norms(checkpoint, binding)
     tied = ties.examine(checkpoint, bound, binding, whole=whole)
     solved = dims.solved(bound, binding)
@@ -38,13 +43,15 @@ def oddities(binding: Binding) -> int:
     return odd + sum(r.count for r in binding.renames if r.kind == "prefix")
 
 
-def _bound(checkpoint: Checkpoint, manifest: Manifest, config: dict[str, Any] | None) -> tuple[BoundManifest, Binding]:
+def _bound(
+    checkpoint: Checkpoint, manifest: Manifest, config: dict[str, Any] | None, pins: bool
+) -> tuple[BoundManifest, Binding]:
     """The manifest under this config, and the keys matched; where no class is named, the class that fits them best."""
     tried: list[tuple[BoundManifest, Binding]] = []
     for name in config_classes(config)[:1] or classes(manifest) or [None]:
-        bound = bind(manifest, config, class_name=name)
+        bound = bind(manifest, config, pins=pins, class_name=name)
         if config is None:
             seen = dims.observed(bound, checkpoint.tensors)
-            bound = bind(manifest, None, observed=seen, class_name=name)
+            bound = bind(manifest, None, pins=pins, observed=seen, class_name=name)
         tried.append((bound, match.match(bound, checkpoint, config)))
     return min(tried, key=lambda item: oddities(item[1]))

@@ -105,7 +105,7 @@ def missing(audit: Audit) -> Iterable[tuple[Place, TemplateBinding]]:
                 # Where the weight is missing in the same layers the norm is missing, not its bias.
                 if e.owner not in gone:
                     yield "norm_bias", t
-            elif ".inner." in e.owner:
+            elif e.owner.endswith((".inner.q", ".inner.k")):
                 yield "qk_norm", t
             else:
                 yield ("final_norm" if e.owner.endswith(".final_norm") else "norm"), t

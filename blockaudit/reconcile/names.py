@@ -12,6 +12,7 @@ from blockaudit.records.checkpoint import TensorHeader
 
 WRAPPERS = ("base_model.model.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.", "module.")
 _WRAPPER = re.compile(rf"(?:^|(?<=\.))(?:{'|'.join(map(re.escape, WRAPPERS))})")
+_NORM = re.compile(r"(?:norm|(?:^|[._])ln)[^.]*$", re.IGNORECASE)
 _LEGACY = {"gamma": "weight", "beta": "bias"}
 
 
@@ -124,12 +125,12 @@ def _proposals(name: str, tails: Mapping[str, set[str]]) -> list[tuple[str, str]
 def _legacy(
     names: dict[str, str], strangers: list[str], expected: Collection[str], base: str
 ) -> tuple[dict[str, str], list[Rename]]:
-    """`gamma` and `beta` of TensorFlow days, only as the last segment and only where that makes the key fit."""
+    """`gamma` and `beta` of TensorFlow days, only as the last segment under a norm, where that makes the key fit."""
     del base
     wanted: dict[str, str] = {}
     for name in strangers:
         head, _, last = name.rpartition(".")
-        if last in _LEGACY and f"{head}.{_LEGACY[last]}" in expected:
+        if last in _LEGACY and _NORM.search(head) and f"{head}.{_LEGACY[last]}" in expected:
             wanted[name] = f"{head}.{_LEGACY[last]}"
     if not wanted:
         return names, []

@@ -40,7 +40,9 @@ class ShapeAccount(msgspec.Struct, frozen=True):
     other: tuple[tuple[TemplateBinding, tuple[Misshapen, ...]], ...]
 
 
-def explain(bound: BoundManifest, binding: Binding, config: Mapping[str, Any] | None) -> ShapeAccount:
+def explain(
+    bound: BoundManifest, binding: Binding, config: Mapping[str, Any] | None, *, pins: bool = True
+) -> ShapeAccount:
     """The fewest wrong dimensions that explain the shapes; what they leave is a transpose or a wrong shape."""
     odd = [t for t in binding.templates if t.misshapen and not t.expected.derived]
     if not odd:
@@ -50,7 +52,7 @@ def explain(bound: BoundManifest, binding: Binding, config: Mapping[str, Any] | 
         for t in odd
     }
     asked = [t for t in odd if not transposed[id(t)] and _uniform(t)]
-    dimensions = _wrong_dimensions(bound, binding, config, asked)
+    dimensions = _wrong_dimensions(bound, binding, config, asked, pins)
     explained = {name for d in dimensions for name in d.templates}
     left = [
         (t, tuple(m for m in t.misshapen if m not in transposed[id(t)]))
@@ -72,8 +74,8 @@ def _uniform(t: TemplateBinding) -> bool:
 class _Trial:
     """What shapes would follow from other dimensions."""
 
-    def __init__(self, bound: BoundManifest, binding: Binding, config: Mapping[str, Any] | None) -> None:
-        self.bound, self.config = bound, config
+    def __init__(self, bound: BoundManifest, binding: Binding, config: Mapping[str, Any] | None, pins: bool) -> None:
+        self.bound, self.config, self.pins = bound, config, pins
         self.seen: list[tuple[TemplateBinding, tuple[int, ...]]] = []
         for t in binding.templates:
             header = binding.tensors.get(t.example or "")
@@ -82,7 +84,7 @@ class _Trial:
 
     def right(self, assume: Mapping[str, int]) -> set[str]:
         """Templates whose stored shape is the one that follows."""
-        resolver = Resolver(self.bound.manifest.dims, self.config, pins=True, assume=assume)
+        resolver = Resolver(self.bound.manifest.dims, self.config, pins=self.pins, assume=assume)
         return {
             t.expected.template
             for t, shape in self.seen
@@ -91,11 +93,15 @@ class _Trial:
 
 
 def _wrong_dimensions(
-    bound: BoundManifest, binding: Binding, config: Mapping[str, Any] | None, asked: list[TemplateBinding]
+    bound: BoundManifest,
+    binding: Binding,
+    config: Mapping[str, Any] | None,
+    asked: list[TemplateBinding],
+    pins: bool,
 ) -> list[WrongDimension]:
     if not asked:
         return []
-    trial = _Trial(bound, binding, config)
+    trial = _Trial(bound, binding, config, pins)
     env = {name: r.value for name, r in bound.dims.items() if r.known}
     assume: dict[str, int] = {}
     right = trial.right(assume)

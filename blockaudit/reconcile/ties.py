@@ -30,8 +30,10 @@ class Tie(msgspec.Struct, frozen=True):
 def examine(checkpoint: Checkpoint, bound: BoundManifest, binding: Binding, *, whole: bool) -> tuple[Tie, ...]:
     """Every pair that the manifest may tie; bytes are compared where both are stored (`whole`, or sampled blocks)."""
     ties: list[Tie] = []
+    known = {e.template for e in bound.expected}
     for e in bound.expected:
-        if e.tied_to is None or e.tied is None or e.ignored:
+        # A class without the other half (BART's decoder alone) has nothing to tie to.
+        if e.tied_to is None or e.tied is None or e.ignored or e.tied_to not in known:
             continue
         here, there = e.template in binding.tensors, e.tied_to in binding.tensors
         alike, compared = None, ""

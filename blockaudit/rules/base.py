@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -120,6 +120,26 @@ def moved_norms(audit: Audit) -> Iterator[tuple[ContractRow | None, ContractRow 
         entered = [r for r in rows if not r.value("declared")]
         for i in range(max(len(left), len(entered))):
             yield (left[i] if i < len(left) else None), (entered[i] if i < len(entered) else None)
+
+
+Place = Literal["norm", "qk_norm", "final_norm"]
+
+
+def gone_norms(audit: Audit, place: Place) -> Iterator[ContractRow]:
+    """Norms of this place that the manifest declares and config.json now switches off."""
+    yield from (left for left, entered in moved_norms(audit) if left and not entered and _place(left) == place)
+
+
+def new_norms(audit: Audit, place: Place) -> Iterator[ContractRow]:
+    """Norms of this place that the manifest does not declare and config.json now switches on."""
+    yield from (entered for left, entered in moved_norms(audit) if entered and not left and _place(entered) == place)
+
+
+def _place(row: ContractRow) -> Place:
+    subject = row.field.removesuffix(".present")
+    if subject.endswith(".final_norm"):
+        return "final_norm"
+    return "qk_norm" if subject.endswith((".inner.q", ".inner.k")) else "norm"
 
 
 def shown(value: Any) -> str:

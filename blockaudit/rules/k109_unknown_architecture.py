@@ -32,6 +32,8 @@ RULE = Rule(
 
 def check(audit: Audit) -> Iterator[Finding]:
     """No manifest was found, or the manifest does not know the class."""
+    if any(f.rule in ("sharded-training-state", "adapter-only") for f in audit.checkpoint.faults):
+        return  # not a model: its own rule says so
     if audit.reconciled is None:
         config = audit.checkpoint.config or {}
         named = config.get("model_type")

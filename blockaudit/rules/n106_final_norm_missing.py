@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from blockaudit.reconcile.attribute import missing
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, across, moved_norms, row_finding
+from blockaudit.rules.base import Rule, across, gone_norms, row_finding
 
 RULE = Rule(
     "N106",
@@ -42,6 +42,5 @@ def check(audit: Audit) -> Iterator[Finding]:
                 observed="no such tensor",
                 evidence="tensor headers",
             )
-    for left, entered in moved_norms(audit):
-        if left is not None and entered is None and (left.field.endswith(".final_norm.present")) is True:
-            yield row_finding(RULE, [left])
+    for row in gone_norms(audit, "final_norm"):
+        yield row_finding(RULE, [row])

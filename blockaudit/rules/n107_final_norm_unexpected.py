@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from blockaudit.reconcile.attribute import strangers
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, moved_norms, row_finding
+from blockaudit.rules.base import Rule, new_norms, row_finding
 
 RULE = Rule(
     "N107",
@@ -43,6 +43,5 @@ def check(audit: Audit) -> Iterator[Finding]:
                 observed=list(stranger.shape),
                 evidence="tensor headers",
             )
-    for left, entered in moved_norms(audit):
-        if entered is not None and left is None and (entered.field.endswith(".final_norm.present")) is True:
-            yield row_finding(RULE, [entered])
+    for row in new_norms(audit, "final_norm"):
+        yield row_finding(RULE, [row])

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from blockaudit.reconcile.attribute import missing, strangers
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, across
+from blockaudit.rules.base import Rule, across, gone_norms, new_norms, row_finding
 
 RULE = Rule(
     "N109",
@@ -53,3 +53,5 @@ def check(audit: Audit) -> Iterator[Finding]:
                 observed=list(stranger.shape),
                 evidence="tensor headers",
             )
+    for row in (*gone_norms(audit, "qk_norm"), *new_norms(audit, "qk_norm")):
+        yield row_finding(RULE, [row])

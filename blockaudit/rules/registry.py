@@ -66,8 +66,12 @@ def _names(item: str, rule: Rule) -> bool:
 
 def run(rules: Iterable[Entry], audit: Audit) -> tuple[Finding, ...]:
     """All findings, ordered by severity, code and subject."""
-    found = [f for entry in rules for f in entry.check(audit)]
-    return tuple(sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.code, f.subject, f.message)))
+    return ordered(f for entry in rules for f in entry.check(audit))
+
+
+def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings by severity, then code, then subject."""
+    return tuple(sorted(findings, key=lambda f: (SEVERITIES.index(f.severity), f.code, f.subject, f.message)))
 
 
 def leaves_unverified(findings: Iterable[Finding]) -> bool:

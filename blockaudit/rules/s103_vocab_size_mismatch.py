@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 from blockaudit.checkpoint.tokenizer import tokenizer_size
 from blockaudit.reconcile.audit import Audit
+from blockaudit.reconcile.shapes import WrongDimension
 from blockaudit.records.report import Finding
 from blockaudit.rules.base import Rule, shown
 
@@ -38,7 +39,7 @@ def check(audit: Audit) -> Iterator[Finding]:
                 f"dims.{d.symbol}",
                 f"{d.symbol} is {shown(d.declared)} by {d.source} and {d.found} by {len(d.tensors)} tensors"
                 + (f" (headers cannot tell it from {others})" if others else "")
-                + _tokenizer(audit),
+                + _tokenizer(audit, d),
                 tensors=d.tensors,
                 expected=d.declared,
                 observed=d.found,
@@ -46,7 +47,10 @@ def check(audit: Audit) -> Iterator[Finding]:
             )
 
 
-def _tokenizer(audit: Audit) -> str:
-    """What the tokenizer beside the weights says, the third number."""
+def _tokenizer(audit: Audit, d: WrongDimension) -> str:
+    """What the tokenizer beside the weights says, the third number, and which two of the three agree."""
     size = tokenizer_size(audit.checkpoint.folder)
-    return f"; tokenizer.json has {size}" if size is not None else ""
+    if size is None:
+        return ""
+    agrees = {d.declared: ", as config.json", d.found: ", as the tensors"}.get(size, ": no two agree")
+    return f"; tokenizer.json has {size}{agrees}"

@@ -20,19 +20,7 @@ transformers.utils.logging.disable_progress_bar()
 
 FAMILIES = sorted(models.CONFIGS)
 VARIANTS = [(family, name) for family, named in models.VARIANTS.items() for name in named]
-# The manifests do not know these classes yet (or, BART's answers, how many labels they have): they are no other class.
-UNKNOWN = {
-    "BartForCausalLM", "BartForQuestionAnswering", "GPT2DoubleHeadsModel", "T5ForSequenceClassification",
-    "T5ForTokenClassification",
-}  # fmt: skip
-NOT_KNOWN = pytest.mark.xfail(reason="a class that the manifest does not know is audited as another", strict=False)
-CLASSES = [
-    pytest.param(family, name, marks=NOT_KNOWN if name in UNKNOWN else ())
-    for family in FAMILIES
-    for name in models.class_names(family)
-]
-# Without a config these are taken for Mistral, whose keys are theirs but for the biases.
-MISTAKEN = pytest.mark.xfail(reason="biases do not count against a family that has none", strict=False)
+CLASSES = [(family, name) for family in FAMILIES for name in models.class_names(family)]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -85,9 +73,7 @@ def test_a_field_that_starcoder2_ignores_is_said_to_be_ignored(tmp_path: Path) -
     assert report.verdict == "accepted"
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(f, marks=MISTAKEN if f in ("qwen2", "stablelm") else ()) for f in FAMILIES]
-)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_nothing_is_read_off_the_config_that_the_keys_show(family: str, tmp_path: Path) -> None:
     """Without config.json keys name the family, or one that has the same keys, and what config says is unknown."""
     models.build(family).save_pretrained(tmp_path)

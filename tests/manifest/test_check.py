@@ -37,7 +37,6 @@ BLOCK: list[tuple[tuple[Any, ...], Any, str]] = [
     (("match", "classes", "EverythingForCausalLM", "parts"), ["tail"], "part 'tail' is not in parts"),
     (("match", "classes", "EverythingForCausalLM", "parts"), [], "parts.lm_head: no class has it"),
     (("match", "classes", "EverythingForCausalLM", "stacks"), ["coder"], "stack 'coder' is not in stacks"),
-    (("match", "base_prefix"), "", "base_prefix replaces match.base_prefix, which is empty"),
     (("match", "base_prefix"), "root.", "no template begins with 'root.'"),
     (("dims", "d_model"), GONE, "reads 'd_model', which dims does not have"),
     (("dims", "deep"), {"expr": "deep + 1"}, "dims.deep: "),

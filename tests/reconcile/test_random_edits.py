@@ -16,10 +16,11 @@ from tests.support.checkpoint import Draft, draft, trained, write
 FAMILIES = ("llama", "gemma2", "qwen3_moe", "bert", "opt", "t5")
 KEYS = {name: sorted(draft(name).tensors) for name in FAMILIES}
 shapes = st.lists(st.integers(0, 9), max_size=4).map(tuple)
-WORDS = """
-    weight bias gamma beta norm layernorm q_norm q_proj module _orig_mod model layers 0 1 2 00 crossattention lora_A
-    inv_freq qweight weight_scale_inv scale absmax flat_param experts lm_head
-""".split()
+WORDS = (
+    *("weight", "bias", "gamma", "beta", "norm", "layernorm", "q_norm", "q_proj", "module", "_orig_mod", "model"),
+    *("layers", "0", "1", "2", "00", "crossattention", "lora_A", "inv_freq", "qweight", "weight_scale_inv"),
+    *("scale", "absmax", "flat_param", "experts", "lm_head"),
+)
 words = st.sampled_from(WORDS)
 names = st.one_of(st.lists(words, min_size=1, max_size=6).map(".".join), st.text(min_size=1, max_size=20))
 values = st.one_of(

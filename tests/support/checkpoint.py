@@ -1,7 +1,7 @@
 """Tiny checkpoints written with struct and json alone, and the ways in which tests spoil them.
 
 A checkpoint in hand is two dictionaries, `tensors` and `config`; an *edit* is a function that changes them in place.
-`family("llama", drop("*.q_proj.weight"), config(rms_norm_eps=1e-5))` is a builder: give it a folder and it writes there.
+`family("llama", drop("*.q_proj.weight"), config(rms_norm_eps=1e-5))` is a builder: call it with a folder.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -337,7 +337,3 @@ def file(name: str, text: str | bytes) -> Edit:
         d.files[name] = text.encode() if isinstance(text, str) else text
 
     return edit
-
-
-def retyped(tensor: Tensor, **changes: Any) -> Tensor:
-    return replace(tensor, **changes)
