@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -18,7 +19,7 @@ from blockaudit.errors import RequestError
 from blockaudit.manifest.library import Choice, Nearest, choose, effective_config
 from blockaudit.manifest.load import LoadedManifest, library
 from blockaudit.reconcile import expand
-from blockaudit.reconcile.assemble import reconcile, trouble
+from blockaudit.reconcile.assemble import Execute, reconcile, trouble
 from blockaudit.reconcile.audit import Audit, NonFiniteTensor
 from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.report import Finding, ManifestChoice, Report, Subject, Verdict
@@ -27,7 +28,7 @@ from blockaudit.rules import registry
 if TYPE_CHECKING:
     from blockaudit.manifest.draft import Draft
 
-LEVELS = ("headers", "values")
+LEVELS = ("headers", "values", "graph")
 Progress = Callable[[str, int, int], None]
 
 
@@ -45,18 +46,19 @@ def inspect(
     """Reconcile what a manifest declares with what a checkpoint stores.
 
     source: a folder, a weight file or a shard index. manifest: a library id or a file; by default chosen from
-    config.json, else from the keys. level: `headers` or `values`. select, ignore: rule codes, names or prefixes.
-    strict: warnings reject. allow_unverified: the verdict stands, for the caller to treat as accepted.
-    Nothing is written and nothing of the source is executed. Raises RequestError where there is nothing to audit.
+    config.json, else from the keys. level: `headers`, `values`, `graph` (the operators that the model code runs; needs
+    torch and transformers) or `values,graph`. select, ignore: rule codes, names or prefixes. strict: warnings reject.
+    allow_unverified: the verdict stands, for the caller to treat as accepted. Nothing is written, and nothing of the
+    source is executed. Raises RequestError where there is nothing to audit.
     """
     del allow_unverified
-    if level not in LEVELS:
-        raise RequestError(f"level {level!r}: expected one of {', '.join(LEVELS)}")
+    levels = _levels(level)
+    level = ",".join(name for name in LEVELS[1:] if name in levels) or LEVELS[0]
     rules = registry.chosen(select, ignore)
     checkpoint = open_checkpoint(os.fspath(source))
     try:
         choice = choose(manifest, checkpoint) if _is_model(checkpoint) else Nearest(None, 0.0)
-        non_finite = tuple(_non_finite(checkpoint, progress)) if level == "values" else ()
+        non_finite = tuple(_non_finite(checkpoint, progress)) if "values" in levels else ()
         with gc_paused():
             audit, loaded = _audit(checkpoint, choice, level, non_finite)
             findings = _findings(rules, audit, loaded)
@@ -65,16 +67,52 @@ def inspect(
         close_files()
 
 
-def draft(source: str | os.PathLike[str], *, pin: bool = False) -> Draft:
-    """The manifest that a source itself supports, from headers and config.json; `pin` freezes its config values.
+def draft(source: str | os.PathLike[str], *, pin: bool = False, level: str | None = None) -> Draft:
+    """The manifest that a source itself supports; `pin` freezes its config values.
 
-    Raises RequestError where there is nothing to draft from.
+    level: `headers` (keys, shapes and config.json), or `graph`: the manifest of the library's family is drafted, and
+    only where the operators that its class runs say the same in every field. By default `graph` where torch is
+    installed and the graph confirms the draft, else `headers`, with a remark. Raises RequestError where there is
+    nothing to draft from, or where a level that was asked for cannot be had.
     """
+    from blockaudit.manifest.draft import Draft
     from blockaudit.manifest.draft import draft as drafted
 
+    if level not in (None, "headers", "graph"):
+        raise RequestError(f"unknown --level {level!r}: expected headers or graph")
     checkpoint = open_checkpoint(os.fspath(source))
     choice = choose(None, checkpoint)
-    return drafted(checkpoint, choice.loaded if isinstance(choice, Choice) else None, pin)
+    loaded = choice.loaded if isinstance(choice, Choice) else None
+    found = drafted(checkpoint, loaded, pin)
+    if level == "headers" or (level is None and not _can_execute()):
+        return found
+    try:
+        _executed_as_declared(checkpoint, loaded)
+    except RequestError as error:
+        if level is not None:
+            raise
+        return Draft(found.manifest, (*found.remarks, f"drafted from headers: {error}"))
+    return Draft(replace(found.manifest, witness="graph"), found.remarks)
+
+
+def _executed_as_declared(checkpoint: Checkpoint, loaded: LoadedManifest | None) -> None:
+    """Raises RequestError unless the executed graph confirms the manifest."""
+    config = effective_config(checkpoint.config)
+    if loaded is None or config is None:
+        raise RequestError(
+            f"{checkpoint.source}: no family of the library to read the graph against; "
+            "--level headers drafts what keys, shapes and config.json show"
+        )
+    execute = _executor(config)
+    reconciled = reconcile(checkpoint, loaded.manifest, config, whole=False, execute=execute)
+    executed = reconciled.executed
+    wrong = [r.field for r in reconciled.rows if "executed" in r.statements and r.agrees is False]
+    if executed is None or executed.failure or executed.unread or wrong:
+        reason = (executed.failure or ", ".join(executed.unread)) if executed else "no graph"
+        raise RequestError(
+            f"{checkpoint.source}: the executed graph does not confirm the manifest of {loaded.id}: "
+            f"{', '.join(wrong) or reason}"
+        )
 
 
 def _audit(
@@ -85,10 +123,34 @@ def _audit(
         return Audit(checkpoint, config, level, None, choice.id, choice.score, non_finite), None
     # Families whose keys fit equally well are told apart by what else they say of this checkpoint.
     candidates = [choice.loaded, *(library(name) for name in choice.also)]
-    whole = level == "values"
+    whole = "values" in level
     tried = [(loaded, reconcile(checkpoint, loaded.manifest, config, whole=whole)) for loaded in candidates]
     loaded, reconciled = min(tried, key=lambda item: trouble(item[1]))
+    if "graph" in level and config is not None:
+        execute = _executor(config)
+        reconciled = reconcile(checkpoint, loaded.manifest, config, whole=whole, execute=execute)
     return Audit(checkpoint, config, level, reconciled, None, 0.0, non_finite), loaded
+
+
+def _levels(asked: str) -> set[str]:
+    """The levels asked for; `values` and `graph` each include `headers`."""
+    levels = {part.strip() for part in asked.split(",")}
+    if not levels <= set(LEVELS):
+        raise RequestError(f"unknown level {asked!r}: expected {', '.join(LEVELS)}, or several with commas")
+    return levels
+
+
+def _can_execute() -> bool:
+    return all(find_spec(name) is not None for name in ("torch", "transformers"))
+
+
+def _executor(config: dict[str, Any]) -> Execute:
+    """The executed witness for this config. Raises RequestError where torch and transformers are not installed."""
+    if not _can_execute():
+        raise RequestError("--level graph needs torch and transformers: pip install 'blockaudit[torch]'")
+    from blockaudit.graph.witness import testify
+
+    return lambda bound: testify(bound, config)
 
 
 def _findings(rules: tuple[registry.Entry, ...], audit: Audit, loaded: LoadedManifest | None) -> tuple[Finding, ...]:
@@ -96,7 +158,7 @@ def _findings(rules: tuple[registry.Entry, ...], audit: Audit, loaded: LoadedMan
     found = registry.run(rules, audit)
     if loaded is None or audit.reconciled is None or audit.config is None or not audit.reconciled.declared.pinned:
         return found
-    whole = audit.level == "values"
+    whole = "values" in audit.level
     live = reconcile(audit.checkpoint, loaded.manifest, audit.config, whole=whole, pins=False)
     also = registry.run(rules, replace(audit, reconciled=live))
     # What the pinned contract already names is not named again from the other side, by key or by field.

@@ -23,6 +23,11 @@ _ZERO = (
 _DCP = "run `python -m torch.distributed.checkpoint.format_utils dcp_to_torch DIR OUT.pt`"
 
 
+def is_adapter(key: str) -> bool:
+    """Whether a key is that of an adapter's tensor (LoRA and its kin)."""
+    return _LORA.search(key) is not None
+
+
 def _training(file: str, what: str, remedy: str, keys: Sequence[str] = ()) -> Fault:
     return Fault("sharded-training-state", file, f"{what}, not a model checkpoint yet: {remedy}", tuple(keys))
 
@@ -59,9 +64,9 @@ def adapter_only(tensors: Mapping[str, TensorHeader], file: str, *, declared: bo
     """`adapter-only` where every key is an adapter's, or adapter_config.json lies beside (`declared`) and some are."""
     if not tensors:
         return None
-    if declared and not file.startswith("adapter_model") and not any(_LORA.search(key) for key in tensors):
+    if declared and not file.startswith("adapter_model") and not any(map(is_adapter, tensors)):
         return None
-    if not declared and not all("_" in key and _LORA.search(key) for key in tensors):
+    if not declared and not all("_" in key and is_adapter(key) for key in tensors):
         return None
     text = (
         f"{len(tensors):,} tensors of a PEFT adapter and no base model: "

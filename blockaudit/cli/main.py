@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Annotated, Any, NoReturn, TextIO
 
@@ -13,7 +15,7 @@ from blockaudit import __version__
 from blockaudit.cli.audit import UNSERVED
 from blockaudit.cli.commands import COMMANDS
 from blockaudit.cli.lazy import LazyGroup
-from blockaudit.cli.output import complain
+from blockaudit.cli.output import complain, flush, say
 from blockaudit.errors import RequestError
 
 INTERRUPTED = 130
@@ -31,7 +33,7 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"blockaudit {__version__}")
+        say(f"blockaudit {__version__}\n")
         raise typer.Exit
 
 
@@ -51,10 +53,15 @@ def blockaudit(
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point: never returns, always with an exit status of the contract."""
+    _open_closed_streams()
     # A name that the terminal's encoding cannot show is shown by its escape, never as a crash.
     for stream in (sys.stdout, sys.stderr):
         _soften(stream)
-    status = run(sys.argv[1:] if argv is None else argv)
+    try:
+        status = run(sys.argv[1:] if argv is None else argv)
+    except Exception as error:
+        status = _failed(error)
+    flush()
     # The process ends here: looking through everything for garbage once more would take longer than a small audit.
     gc.freeze()
     sys.exit(status)
@@ -73,6 +80,8 @@ def run(argv: Sequence[str]) -> int:
         return UNSERVED
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
+    except SystemExit:
+        return 0  # the reader of a help page has gone; nothing else exits here
     return status if isinstance(status, int) else 0
 
 
@@ -82,6 +91,23 @@ def _usage(error: Any, argv: Sequence[str]) -> str:
     command = f"blockaudit {argv[0]}" if argv and argv[0] in COMMANDS else "blockaudit"
     path = command if error.ctx is None else error.ctx.command_path
     return f"{error.format_message().rstrip('.')} (try: {path} --help)"
+
+
+def _failed(error: Exception) -> int:
+    """A bug of ours: one line that says where, and the whole of it where BLOCKAUDIT_TRACEBACK is set."""
+    if os.environ.get("BLOCKAUDIT_TRACEBACK"):
+        traceback.print_exception(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+    complain(f"internal error, please report it: {type(error).__name__}: {error} ({where}; BLOCKAUDIT_TRACEBACK=1)")
+    return UNSERVED
+
+
+def _open_closed_streams() -> None:
+    """A stream that the caller has closed (`>&-`) is one that nobody reads: no fault, and no descriptor for others."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _soften(stream: TextIO) -> None:

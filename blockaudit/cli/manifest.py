@@ -106,7 +106,10 @@ def diff(
 @app.command()
 def draft(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A checkpoint, as for inspect.")],
-    level: Annotated[str, typer.Option(metavar="LEVEL", help="What to draft from: headers.")] = "headers",
+    level: Annotated[
+        str | None,
+        typer.Option(metavar="LEVEL", help="What to draft from: headers, or graph (default where torch is installed)."),
+    ] = None,
     pin: Annotated[bool, typer.Option("--pin", help="Freeze every value that is bound to config.json.")] = False,
     output_file: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="Where to write it; default: stdout.")
@@ -114,18 +117,15 @@ def draft(
 ) -> int:
     """Draft the manifest that SOURCE itself supports.
 
-    From its headers and config.json; of a model type that the library has, the library's manifest made its own.
+    From its headers and config.json; of a model type that the library has, the library's manifest made its own, and
+    confirmed by the operators that the model code runs where torch is installed.
     """
-    if level == "graph":
-        raise RequestError("--level graph is not in this release: manifest draft reads headers (--level headers)")
-    if level != "headers":
-        raise RequestError(f"unknown --level {level!r}: expected headers")
     if output_file is not None:
         output.check_report_paths([output_file], [source], "--output")
     from blockaudit import pipeline
     from blockaudit.manifest.draft import encode
 
-    result = pipeline.draft(source, pin=pin)
+    result = pipeline.draft(source, pin=pin, level=level)
     for remark in result.remarks:
         output.remark(remark)
     text = encode(result.manifest)

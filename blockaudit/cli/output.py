@@ -19,27 +19,43 @@ _GLANCE = 4096
 
 def complain(message: str) -> None:
     """One line on stderr."""
-    try:
-        print(f"blockaudit: error: {escape(message)}", file=sys.stderr, flush=True)
-    except BrokenPipeError:
-        _hush(2)
+    _line(f"blockaudit: error: {escape(message)}")
 
 
 def remark(message: str) -> None:
     """One line on stderr that is no complaint."""
+    _line(f"blockaudit: note: {escape(message)}")
+
+
+def _line(text: str) -> None:
     try:
-        print(f"blockaudit: note: {escape(message)}", file=sys.stderr, flush=True)
-    except BrokenPipeError:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:  # nobody is left to be told
         _hush(2)
 
 
 def say(text: str) -> None:
-    """Write to stdout now; a reader that has gone (`| head`) is no fault and changes no verdict."""
+    """Write to stdout now; a reader that has gone (`| head`) is no fault and changes no verdict.
+
+    Raises RequestError where it cannot be written for another reason: the report is lost.
+    """
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         _hush(1)
+    except OSError as error:
+        _hush(1)
+        raise RequestError(f"cannot write to stdout: {error.strerror}") from error
+
+
+def flush() -> None:
+    """Write what a help page left behind; the interpreter would complain, and change the exit status, at the end."""
+    for descriptor, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            _hush(descriptor)
 
 
 def _hush(descriptor: int) -> None:

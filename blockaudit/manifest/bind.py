@@ -95,9 +95,9 @@ class _Binder:
         stored = run if stack.stored_layers is None else self._count(stack.stored_layers)
         first = self._count(stack.first_layer) or 0
         source = self.resolver.value(stack.layers).evidence
-        self.spans.append(StackSpan(stack.name, first, run, stored, source, stack.ignored))
         layers = tuple(range(first, first + (stored or 0)))
         kinds = self._layer_kinds(stack, layers)
+        self.spans.append(StackSpan(stack.name, first, run, stored, source, stack.ignored, tuple(kinds.items())))
         where: dict[str, Any] = {"stack": stack.name, "ignored": stack.ignored}
         if not stack.ignored:
             active = [b for b in stack.branches if self._when(b.when, layers or (0,))[1] is not False]
@@ -125,6 +125,8 @@ class _Binder:
             return
         if branch.layer_kinds and sum(len(n) for n in kinds.values()) > len(layers):
             present = None  # config.json would tell which layers are of which kind
+        if branch.layer_kinds and layers and not mine:
+            return  # no layer of this config is of these kinds
         twins = sum(b.name == branch.name for b in stack.branches) > 1 and branch.layer_kinds
         owner = f"{stack.name}.{branch.name}" + (f"[{'|'.join(branch.layer_kinds)}]" if twins else "")
         if not where["ignored"]:

@@ -203,8 +203,8 @@ def _parsed(text: str) -> tuple[str, ...]:
 def _defaults(manifest: Manifest) -> Iterator[str]:
     """Expressions that have no value although everything they read has one."""
     resolver = Resolver(manifest.dims, {}, pins=False)
-    for place, value in _values(manifest):
-        text = value.expr or value.if_ if isinstance(value, Bound) else None
+    bound = [(place, v.expr or v.if_) for place, v in _values(manifest) if isinstance(v, Bound)]
+    for place, text in (*bound, *_expressions(manifest)):
         if text is None or not set(_parsed(text)) <= set(manifest.dims):
             continue
         env = {name: _default(resolver, name) for name in _parsed(text)}

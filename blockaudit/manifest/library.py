@@ -119,10 +119,11 @@ def templates(manifest: Manifest) -> Iterator[tuple[str, bool]]:
         norms += [(n, False) for n in stack.unplaced.values()]
         for norm, optional in norms:
             if isinstance(norm.module, str):
-                yield f"{norm.module}.weight", optional or isinstance(norm.when, str) or stack.ignored
+                maybe = optional or isinstance(norm.when, str) or stack.ignored
+                yield f"{norm.module}.weight", maybe
                 bias = inherited(norm, manifest.norm, "bias")
                 if bias is not False:
-                    yield f"{norm.module}.bias", bias is not True
+                    yield f"{norm.module}.bias", maybe or bias is not True
         specs = [(t, False) for t in (*stack.embedding, *stack.tensors)]
         specs += [(t, b.when is not None or bool(b.layer_kinds)) for b in stack.branches for t in b.tensors]
         for spec, optional in specs:

@@ -28,9 +28,14 @@ def load(id_or_path: str) -> LoadedManifest:
         return library(id_or_path)
     data = read(id_or_path)
     # Users' files are validated against the schema, which knows their lines; the library's are, in tests.
+    from blockaudit.manifest.check_values import values
     from blockaudit.manifest.validate import block_manifest
 
     manifest = block_manifest(data, id_or_path)
+    # A shape that cannot be computed would be one that nothing is held to.
+    broken = next(values(manifest), None)
+    if broken is not None:
+        raise RequestError(f"{id_or_path}: {broken}")
     return LoadedManifest(manifest, id_or_path, hashlib.sha256(data).hexdigest())
 
 

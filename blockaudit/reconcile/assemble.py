@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from blockaudit.manifest.bind import bind, classes, config_classes
@@ -10,15 +11,26 @@ from blockaudit.reconcile.audit import Reconciled
 from blockaudit.records.binding import Binding
 from blockaudit.records.bound import BoundManifest
 from blockaudit.records.checkpoint import Checkpoint
+from blockaudit.records.contract import Executed
 from blockaudit.records.manifest import Manifest
+
+# Asks the executed witness about a bound manifest.
+Execute = Callable[[BoundManifest], Executed]
 
 
 def reconcile(
-    checkpoint: Checkpoint, manifest: Manifest, config: dict[str, Any] | None, *, whole: bool, pins: bool = True
+    checkpoint: Checkpoint,
+    manifest: Manifest,
+    config: dict[str, Any] | None,
+    *,
+    whole: bool,
+    pins: bool = True,
+    execute: Execute | None = None,
 ) -> Reconciled:
     """The checkpoint against this manifest. `whole` compares every byte of tied tensors, else sampled blocks.
 
-    Without `pins` the tensors are held to what config.json says now, whatever the manifest froze.
+    Without `pins` the tensors are held to what config.json says now, whatever the manifest froze. `execute` asks the
+    executed witness, where the level asks for it.
     """
     bound, binding = _bound(checkpoint, manifest, config, pins)
     live = bind(manifest, config, pins=False, class_name=bound.class_name) if bound.pinned else bound
@@ -26,10 +38,13 @@ def reconcile(
     vectors = norms.read_norms(checkpoint, binding)
     tied = ties.examine(checkpoint, bound, binding, whole=whole)
     solved = dims.solved(bound, binding)
-    rows = contract.reconcile(
-        (testimony.declared(bound, binding.quantised), testimony.stored(live, bound, binding, solved, vectors, tied))
-    )
-    return Reconciled(bound, binding, account, vectors, tied, rows)
+    said = [testimony.declared(bound, binding.quantised)]
+    said.append(testimony.stored(live, bound, binding, solved, vectors, tied))
+    executed = execute(bound) if execute is not None else None
+    if executed is not None:
+        said.append(executed.testimony)
+    rows = contract.reconcile(said, graph=executed is not None)
+    return Reconciled(bound, binding, account, vectors, tied, rows, executed)
 
 
 def trouble(reconciled: Reconciled) -> int:

@@ -12,7 +12,7 @@ from blockaudit.reconcile.ties import Tie
 from blockaudit.records.binding import Binding
 from blockaudit.records.bound import BoundManifest
 from blockaudit.records.checkpoint import Checkpoint
-from blockaudit.records.contract import ContractRow
+from blockaudit.records.contract import ContractRow, Executed
 
 
 class NonFiniteTensor(msgspec.Struct, frozen=True):
@@ -33,6 +33,7 @@ class Reconciled(msgspec.Struct, frozen=True):
     norms: NormVectors
     ties: tuple[Tie, ...]
     rows: tuple[ContractRow, ...]
+    executed: Executed | None = None
 
 
 class Audit(msgspec.Struct, frozen=True):

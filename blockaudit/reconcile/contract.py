@@ -19,18 +19,32 @@ _REQUIRED = (
 _WITHOUT_EPSILON = ("dyt", "none")
 
 
-def reconcile(testimonies: Iterable[Testimony]) -> tuple[ContractRow, ...]:
-    """One row per field that any witness names, in the order in which the first witness names it."""
+# What execution alone decides: at the graph level the executed witness must speak to these.
+_EXECUTED = (
+    ".family", ".epsilon", ".reduction_axes", ".scale_offset", ".cast_order", ".placement", ".branch_order",
+    ".parallel", ".shortcut_scale", "attention_branch_scale", ".mlp_branch_scale", ".embedding.scale", "logits.scale",
+    "final_norm.present",
+)  # fmt: skip
+
+
+def reconcile(testimonies: Iterable[Testimony], *, graph: bool = False) -> tuple[ContractRow, ...]:
+    """One row per field that any witness names, in the order in which the first witness names it.
+
+    With `graph`, fields that execution decides are required of the executed witness.
+    """
     testimonies = tuple(testimonies)
     names = dict.fromkeys(n for t in testimonies for n in t.statements)
-    rows = [_row(n, testimonies) for n in names]
+    rows = [_row(n, testimonies, graph) for n in names]
     return tuple(_merged(rows))
 
 
-def _row(name: str, testimonies: tuple[Testimony, ...]) -> ContractRow:
+def _row(name: str, testimonies: tuple[Testimony, ...], graph: bool) -> ContractRow:
     said: dict[Witness, Statement] = {t.witness: t.statements[name] for t in testimonies if name in t.statements}
     known: dict[Witness, Statement] = {w: s for w, s in said.items() if s.known}
-    return ContractRow(name, known, _agree(list(known.values())), _required(name, testimonies))
+    required = _required(name, testimonies)
+    if graph and name.endswith(_EXECUTED) and (required or not name.endswith(".epsilon")):
+        return ContractRow(name, known, _agree(list(known.values())), True, "executed")
+    return ContractRow(name, known, _agree(list(known.values())), required)
 
 
 def _agree(statements: list[Statement]) -> bool | None:
@@ -46,7 +60,7 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, int | float) and isinstance(b, int | float):
-        return a == b or abs(a - b) <= 1e-9 * max(abs(a), abs(b))
+        return a == b or abs(a - b) <= 1e-6 * max(abs(a), abs(b))
     return a == b
 
 
@@ -77,7 +91,7 @@ def _merged(rows: list[ContractRow]) -> Iterable[ContractRow]:
             yield row
         elif name not in done:
             done.add(name)
-            yield ContractRow(name, row.statements, row.agrees, row.required)
+            yield ContractRow(name, row.statements, row.agrees, row.required, row.wants)
 
 
 def _alike(a: ContractRow, b: ContractRow) -> bool:

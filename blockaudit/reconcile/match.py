@@ -23,7 +23,7 @@ def match(bound: BoundManifest, checkpoint: Checkpoint, config: Mapping[str, Any
     expected = _within_reason(bound, checkpoint)
     expanded = [(e, expand.keys(e)) for e in expected]
     known = set[str]().union(*(keys for _, keys in expanded))
-    tensors, stored_name, renames = _renamed(checkpoint, known, bound.base_prefix)
+    tensors, stored_name, renames = _renamed(checkpoint, known, bound.base_prefix or bound.manifest.match.base_prefix)
     quantised, logical, companions = examine(tensors, config)
     claimed: set[str] = set(companions)
     templates: list[TemplateBinding] = []

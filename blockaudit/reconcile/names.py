@@ -10,7 +10,14 @@ from blockaudit.checkpoint.quantization import BESIDE
 from blockaudit.records.binding import Rename
 from blockaudit.records.checkpoint import TensorHeader
 
-WRAPPERS = ("base_model.model.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.", "module.")
+WRAPPERS = (
+    "base_model.model.",
+    "base_layer.",
+    "_fsdp_wrapped_module.",
+    "_checkpoint_wrapped_module.",
+    "_orig_mod.",
+    "module.",
+)
 _WRAPPER = re.compile(rf"(?:^|(?<=\.))(?:{'|'.join(map(re.escape, WRAPPERS))})")
 _NORM = re.compile(r"(?:norm|(?:^|[._])ln)[^.]*$", re.IGNORECASE)
 _LEGACY = {"gamma": "weight", "beta": "bias"}

@@ -76,6 +76,7 @@ class StackSpan(msgspec.Struct, frozen=True):
     stored: int | None
     source: str
     ignored: bool = False
+    kinds: tuple[tuple[str, tuple[int, ...]], ...] = ()  # layer kind -> its layers, where layers differ
 
 
 class BoundManifest(msgspec.Struct, frozen=True):

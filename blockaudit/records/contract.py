@@ -34,6 +34,17 @@ class Testimony(msgspec.Struct, frozen=True):
     statements: dict[str, Statement] = {}
 
 
+class Executed(msgspec.Struct, frozen=True):
+    """The executed witness's testimony.
+
+    `failure` says why there is none; `unread` what of the graph fitted no reading.
+    """
+
+    testimony: Testimony
+    failure: str = ""
+    unread: tuple[str, ...] = ()
+
+
 class ContractRow(msgspec.Struct, frozen=True):
     """One field of the contract, by witness. `agrees` is None where fewer than two witnesses read different bytes."""
 
@@ -41,6 +52,7 @@ class ContractRow(msgspec.Struct, frozen=True):
     statements: dict[Witness, Statement]
     agrees: bool | None
     required: bool = False
+    wants: Witness | None = None  # the witness that the audit's level requires to speak
 
     def value(self, witness: Witness) -> Any:
         said = self.statements.get(witness)
@@ -48,5 +60,5 @@ class ContractRow(msgspec.Struct, frozen=True):
 
     @property
     def known(self) -> bool:
-        """Whether any witness could speak to the field."""
-        return bool(self.statements)
+        """Whether a witness could speak to the field: the one that the level requires, else any."""
+        return self.wants in self.statements if self.wants else bool(self.statements)

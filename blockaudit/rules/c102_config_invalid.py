@@ -15,6 +15,7 @@ What to do:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 from blockaudit.manifest.values import lookup
@@ -68,7 +69,7 @@ def _wrong_types(audit: Audit) -> Iterator[Finding]:
         if value.value is None:
             continue
         number = isinstance(value.value, int | float) and not isinstance(value.value, bool)
-        fine = number and (wanted != "a number that is not negative" or value.value >= 0)
+        fine = number and abs(value.value) <= sys.float_info.max and (wanted != _TYPES[".epsilon"] or value.value >= 0)
         if not (isinstance(value.value, bool) if wanted == "true or false" else fine):
             groups.setdefault(value.keys[0], []).append(field)
             found[value.keys[0]] = wanted, value.value

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from blockaudit.checkpoint.recognise import is_adapter
 from blockaudit.reconcile.attribute import strangers
 from blockaudit.reconcile.audit import Audit, Reconciled
 from blockaudit.reconcile.expand import keys
@@ -44,7 +45,7 @@ def check(audit: Audit) -> Iterator[Finding]:
                 observed=list(stranger.shape),
                 evidence="tensor headers",
                 severity="note" if derived or stranger.beside else None,
-                help="nothing: code computes it again" if derived else None,
+                help="nothing: code computes it again" if derived else _MERGE if is_adapter(stranger.keys[0]) else None,
             )
     if audit.reconciled is not None:
         for what, (subject, found) in _known(audit.reconciled).items():
@@ -58,6 +59,9 @@ def check(audit: Audit) -> Iterator[Finding]:
             )
 
 
+_MERGE = (
+    "merge the adapter into the weights (merge_and_unload()) and save again, or store it apart; a loader would drop it"
+)
 _WHAT = {
     (False, False): "unexpected",
     (True, False): "derived buffer",

@@ -1,8 +1,8 @@
 """Keys carry the name of a wrapper that training put around the model.
 
 What it means:
-    module. (DataParallel), _orig_mod. (torch.compile), _fsdp_wrapped_module. or base_model.model. (PEFT) stands
-    in the key.
+    module. (DataParallel), _orig_mod. (torch.compile), _fsdp_wrapped_module., base_model.model. or base_layer. (PEFT)
+    stands in the key.
 
 Why it matters:
     A loader finds no key and, without strictness, loads nothing.

@@ -1,10 +1,12 @@
-"""Every norm weight of the checkpoint still has its initial value.
+"""Norm weights of the checkpoint still have their initial value, or none at all.
 
 What it means:
-    All gains are constant: ones (or zeros, for a gain stored as its offset from one).
+    All gains are constant: ones (or zeros, for a gain stored as its offset from one); or a few are, among others
+    that training moved.
 
 Why it matters:
-    An untrained model looks so, and so does one whose norms were lost and filled in by a loader.
+    An untrained model looks so, and so does one whose norms were lost and filled in by a loader. A gain of zero
+    lets nothing through.
 
 Example:
     All 65 norm weights are ones.
@@ -30,15 +32,20 @@ RULE = Rule(
 
 
 def check(audit: Audit) -> Iterator[Finding]:
-    """All gains of the stack constant."""
+    """Gains that are constant at zero or one: all of the stack, or a few."""
     weights = audit.reconciled.norms.weights() if audit.reconciled else {}
-    if len(weights) > 1 and all(s.constant and s.mean in (0.0, 1.0) for s in weights.values()):
-        first = next(iter(weights.values()))
-        yield RULE.finding(
-            "norms",
-            f"all {len(weights)} norm weights are constant at {first.mean:g}",
-            tensors=tuple(weights),
-            expected="gains that training moved",
-            observed=first.mean,
-            evidence="norm vectors",
-        )
+    if len(weights) < 2:
+        return
+    for value in (0.0, 1.0):
+        # A gain of one element is constant whatever training did.
+        still = [key for key, s in weights.items() if s.constant and s.count > 1 and s.mean == value]
+        if still:
+            some = "all" if len(still) == len(weights) else f"{len(still)} of"
+            yield RULE.finding(
+                "norms",
+                f"{some} {len(weights)} norm weights are constant at {value:g}",
+                tensors=still,
+                expected="gains that training moved",
+                observed=value,
+                evidence="norm vectors",
+            )

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.contract import ContractRow
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, disagreeing, row_finding
+from blockaudit.rules.base import Rule, disagreeing, opposed, row_finding
 
 RULE = Rule(
     "N202",
@@ -35,5 +35,6 @@ def check(audit: Audit) -> Iterator[Finding]:
     for row in disagreeing(audit, lambda field: field.endswith(".scale_offset")):
         groups.setdefault(repr([(s.value, s.bytes_read) for s in row.statements.values()]), []).append(row)
     for rows in groups.values():
-        only = all(s.bytes_read in ("norm vectors", "manifest") for s in rows[0].statements.values())
+        # Statistics are a hint; config.json or the operators are proof.
+        only = opposed(rows[0])[3].bytes_read == "norm vectors" and len(rows[0].statements) == 2
         yield row_finding(RULE, rows, "warning" if only else None)

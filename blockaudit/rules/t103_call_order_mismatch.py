@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, disagreeing, row_finding
+from blockaudit.rules.base import Rule, disagreeing, opposed, row_finding
 
 RULE = Rule(
     "T103",
@@ -32,6 +32,7 @@ RULE = Rule(
 def check(audit: Audit) -> Iterator[Finding]:
     """Branch lists of the same members in another order."""
     for row in disagreeing(audit, lambda field: field.endswith(".branch_order")):
-        kinds = [sorted(s.value) for s in row.statements.values()]
+        _, declared, _, other = opposed(row)
+        kinds = sorted(declared.value), sorted(other.value)
         if kinds[0] == kinds[1]:
             yield row_finding(RULE, [row])

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from blockaudit.reconcile.attribute import strangers
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, disagreeing, row_finding
+from blockaudit.rules.base import Rule, disagreeing, opposed, row_finding
 
 RULE = Rule(
     "T104",
@@ -33,7 +33,8 @@ RULE = Rule(
 def check(audit: Audit) -> Iterator[Finding]:
     """Branch lists of different length or members, and keys of a branch that is not declared."""
     for row in disagreeing(audit, lambda field: field.endswith(".branch_order")):
-        kinds = [sorted(s.value) for s in row.statements.values()]
+        _, declared, _, other = opposed(row)
+        kinds = sorted(declared.value), sorted(other.value)
         if kinds[0] != kinds[1]:
             yield row_finding(RULE, [row])
     found = [s for s in strangers(audit) if s.place == "branch"]

@@ -117,6 +117,61 @@ def test_a_reader_that_leaves_changes_no_verdict() -> None:
         assert process.wait(timeout=60) == 1
 
 
+TINY = str(Path(__file__).parents[2] / "fixtures" / "tiny_llama")
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    """A line of bash in which `blockaudit` is this checkout."""
+    command = f'blockaudit() {{ "{sys.executable}" -m blockaudit "$@"; }}; {line}'
+    root = Path(__file__).parents[2]
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=root, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("argv", [f"inspect {TINY}", "rules", "--version", "manifest list"])
+def test_a_report_that_cannot_be_written_is_status_2(argv: str) -> None:
+    done = shell(f"blockaudit {argv} > /dev/full")
+    assert (done.returncode, done.stderr) == (2, "blockaudit: error: cannot write to stdout: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        (f"blockaudit inspect {TINY} >&-", 0),
+        (f"blockaudit inspect {TINY} >&- 2>&-", 0),
+        ("blockaudit inspect no-such >&- 2>&-", 2),
+        ("blockaudit inspect no-such 2>&-", 2),
+        ("blockaudit inspect no-such 2>/dev/full", 2),
+        ("blockaudit --help | true; exit ${PIPESTATUS[0]}", 0),
+        ("blockaudit inspect --help >&-", 0),
+    ],
+)
+def test_a_stream_that_nobody_reads_changes_no_status(line: str, status: int) -> None:
+    done = shell(line)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+
+
+BUG = """
+from blockaudit import pipeline
+from blockaudit.cli.main import main
+pipeline.inspect = lambda source, **options: 1 // 0
+main(["inspect", "x"])
+"""
+
+
+def test_a_bug_does_not_say_rejected() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BUG],
+        capture_output=True,
+        cwd=Path(__file__).parents[2],
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("blockaudit: error: internal error, please report it: ZeroDivisionError")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_terminal_that_knows_only_ascii_is_no_crash() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "blockaudit", "inspect", "no-such-層"],

@@ -191,7 +191,7 @@ def build(family: str, class_name: str | None = None, **changes: Any) -> Any:
     model = getattr(module(family), class_name or main_class(family))(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.ndim == 1:
+            if parameter.ndim == 1 or "norm" in name:
                 parameter.add_(0.05 * torch.randn(parameter.shape))
                 # transformers starts Nemotron's gains at one, where its formula adds one more; training starts at zero.
                 if family == "nemotron" and name.endswith("norm.weight"):

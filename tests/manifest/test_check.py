@@ -42,6 +42,8 @@ BLOCK: list[tuple[tuple[Any, ...], Any, str]] = [
     (("dims", "deep"), {"expr": "deep + 1"}, "dims.deep: "),
     (("dims", "deep"), {"expr": "d_model +"}, "dims.deep: 'd_model +' is not an expression"),
     (("dims", "deep"), {"expr": "len(d_model)"}, "with the defaults"),
+    ((*BRANCH, "tensors", 0, "shape", 0), "2 ** 99999999", "power out of range, with the defaults"),
+    ((*BRANCH, "tensors", 0, "shape", 0), "d_model // 0", "division or modulo by zero, with the defaults"),
     (("axes", "z"), "n_layers", "axes.z: no template has it"),
     (("axes", "e"), GONE, "axis {e} is not in axes"),
     (("state_layout",), ["batch", "sequence"], "state_layout: no model axis"),

@@ -194,6 +194,15 @@ CASES: list[Case] = [
         expected="",
         observed="model.",
     ),
+    Fires(
+        "prefix-mismatch",
+        "root of the head's class, which the base class strips",
+        family("llama", config(architectures=["LlamaModel"])),
+        severity="warning",
+        exit=0,
+        expected="",
+        observed="model.",
+    ),
     Near(
         "prefix-mismatch",
         "the base class has no root",
@@ -224,6 +233,20 @@ CASES: list[Case] = [
         "in one layer only",
         wrapped("llama", r"(layers\.1\.)", r"\1_checkpoint_wrapped_module."),
         says=["9 keys"],
+    ),
+    Fires(
+        "wrapper-prefix",
+        "what PEFT leaves of a layer",
+        family("llama", rename(r"(q|v)_proj\.weight", r"\1_proj.base_layer.weight")),
+        observed="base_layer.",
+        says=["4 keys"],
+    ),
+    Fires(
+        "unexpected-key",
+        "an adapter among the weights",
+        family("llama", add((2, 8), "model.layers.{0-1}.self_attn.q_proj.lora_A.weight")),
+        says=["merge_and_unload()"],
+        tensors=2,
     ),
     Fires(
         "wrapper-prefix",
@@ -383,6 +406,28 @@ CASES: list[Case] = [
         exit=0,
         expected=1.0,
         observed=0.0,
+    ),
+    Fires(
+        "derived-buffer-mismatch",
+        "inv_freq of another rope_theta",
+        family("llama", put("model.layers.0.self_attn.rotary_emb.inv_freq", [1.0, 500000**-0.5])),
+        severity="warning",
+        exit=0,
+        expected=0.01,
+    ),
+    Near(
+        "derived-buffer-mismatch",
+        "inv_freq that config scales",
+        family(
+            "llama",
+            put("model.layers.0.self_attn.rotary_emb.inv_freq", [1.0, 0.00125]),
+            config(rope_parameters={"rope_theta": 10000.0, "rope_type": "llama3", "factor": 8.0}),
+        ),
+    ),
+    Near(
+        "derived-buffer-mismatch",
+        "inv_freq in half precision",
+        family("llama", put("model.layers.0.self_attn.rotary_emb.inv_freq", [1.0, 0.01], "F16")),
     ),
     Near(
         "derived-buffer-mismatch",

@@ -374,7 +374,25 @@ CASES: list[Case] = [
         exit=0,
         observed=0.0,
     ),
-    Near("norm-untrained", "all but one", family("llama", fill(1.0, IN, POST))),
+    Fires(
+        "norm-untrained",
+        "q norms lost in a merge and filled in",
+        family("qwen3", fill(1.0, "*q_norm.weight")),
+        severity="note",
+        exit=0,
+        observed=1.0,
+        says=["2 of 9"],
+    ),
+    Fires(
+        "norm-untrained",
+        "a gain that lets nothing through",
+        family("llama", fill(0.0, "model.layers.1.input_layernorm.weight")),
+        severity="note",
+        exit=0,
+        observed=0.0,
+        says=["1 of 5"],
+    ),
+    Near("norm-untrained", "constant at another value", family("llama", fill(0.9, IN, POST))),
     # -- coupling
     Fires(
         "padding-policy-missing",

@@ -279,6 +279,8 @@ CASES: list[Case] = [
         beside=None,
     ),
     Fires("config-invalid", "an epsilon in words", family("llama", config(rms_norm_eps="1e-5")), observed="1e-5"),
+    Fires("config-invalid", "an endless epsilon", family("llama", config(rms_norm_eps=float("inf")))),
+    Fires("config-invalid", "an epsilon past all floats", family("llama", config(rms_norm_eps=10**400))),
     Fires("config-invalid", "a negative epsilon", family("llama", config(rms_norm_eps=-1e-6)), observed=-1e-6),
     Fires("config-invalid", "a flag in words", family("gpt_neox", config(use_parallel_residual="yes")), observed="yes"),
     Near("config-invalid", "an epsilon of zero", family("llama", config(rms_norm_eps=0.0))),

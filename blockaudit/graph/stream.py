@@ -1,0 +1,400 @@
+"""The residual stream, read backwards from the value that leaves a stack: sums, the shortcut of each, its branches.
+
+The shortcut of a sum is the term that every other term is computed from. What is added to it are the branches' updates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch.fx import Node
+
+from blockaudit.graph import norms
+from blockaudit.graph.flow import MOVES, Flow, dtype, number, op, operand, peel, replay, shape
+from blockaudit.graph.norms import Norm
+from blockaudit.graph.record import BATCH, LENGTH, MEMORY, Recording
+
+_SUMS = {"add", "add_"}
+_PRODUCTS = {"mm", "addmm", "bmm"}
+_PROJECTS = {"mm", "addmm", "bmm", "split", "chunk", "split_with_sizes", "getitem", "slice"}
+# Operators by which rows of other positions reach a row without attention (convolutions, scans).
+_MIXES = {"convolution", "cumsum", "cumprod", "flip", "roll", "_fft_r2c", "_fft_c2r", "_fft_c2c"}
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One branch between two points of the stream.
+
+    `scale` is the factor on its update, None where it is learned or no constant; `memory` is the value outside the
+    stream that it reads.
+    """
+
+    update: Node
+    norm_in: Norm | None
+    norm_out: Norm | None
+    inner: tuple[Norm, ...]
+    scale: float | None
+    kind: str
+    memory: Node | None
+    softcap: float | None
+
+
+@dataclass(frozen=True)
+class Add:
+    """One residual add: one branch, or several in parallel. `norm_post` normalises the sum."""
+
+    total: Node
+    shortcut: Node
+    shortcut_scale: float | None
+    branches: tuple[Branch, ...]
+    norm_post: Norm | None
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A whole stack, first add first. `start` is the embedded input, before `embed_norm` where there is one."""
+
+    adds: tuple[Add, ...]
+    final_norm: Norm | None
+    embed_norm: Norm | None
+    start: Node
+    embedding_scale: float | None
+    normalised_shortcut: bool = False
+
+
+class Reader:
+    """Reads streams out of one recording."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.graph = Flow(recording.nodes)
+        self._norms: dict[Node, Norm | None] = {}
+
+    def norm(self, node: Node) -> Norm | None:
+        """The norm that ends at a value, behind views and with the casts around it."""
+        node = peel(node, casts=False)
+        after = list(node.users)
+        # The cast back to the state's dtype ends the norm, where it has one.
+        ends = [after[0]] if len(after) == 1 and op(after[0]) == "_to_copy" else []
+        ends += [node, peel(node)]
+        return next((n for end in dict.fromkeys(ends) if (n := self._at(end)) is not None), None)
+
+    def _at(self, node: Node) -> Norm | None:
+        if node not in self._norms:
+            self._norms[node] = norms.find(self.graph, self.recording.names, self.recording.constants, node)
+        return self._norms[node]
+
+    def stream(self, end: Node) -> Stream:
+        """The stack that ends at `end`."""
+        final, current = self._final(peel(end))
+        adds: list[Add] = []
+        while True:
+            current = peel(current)
+            post, total = None, current
+            split = self._split(current)
+            if split is None:
+                post = self.norm(current)
+                total = peel(post.source) if post is not None else current
+                split = self._split(total) if post is not None else None
+            if split is None:
+                break
+            shortcut, factor, terms = split
+            branches = self._branches(shortcut, terms)
+            adds.append(Add(total, shortcut, factor, branches, post))
+            current = shortcut
+        if op(current) in _PRODUCTS and self.norm(current) is None:
+            current = self._data(current)  # a factorised embedding is widened after its norm
+        embed = self.norm(current)
+        start = peel(embed.source) if embed is not None else current
+        adds.reverse()
+        earlier = self.norm(start) if embed is not None else None
+        if earlier is not None and embed is not None and all(a.norm_post for a in adds) and final is None:
+            # Two norms before the first add: the second is the first branch's, and so on down to a final norm.
+            adds, final = _shifted(adds, embed)
+            start = peel(earlier.source)
+            return Stream(tuple(adds), final, earlier, start, self._token_scale(start), normalised_shortcut=True)
+        return Stream(tuple(adds), final, embed, start, self._token_scale(start))
+
+    def _token_scale(self, start: Node) -> float | None:
+        """The factor on the token embedding, also where positions are added to it afterwards."""
+        core, factor = self._scaled(start)
+        if op(core) in _SUMS:
+            for part in (peel(a) for a in core.all_input_nodes):
+                inner, own = self._scaled(part)
+                indices = operand(inner, 1)
+                if op(inner) in _SUMS:
+                    return _times(factor, self._token_scale(inner))
+                if op(inner) == "embedding" and indices is not None and peel(indices).op == "placeholder":
+                    return _times(factor, own)
+        return factor
+
+    def _data(self, product: Node) -> Node:
+        """The operand of a matrix product that depends on the tokens."""
+        return peel(next(a for a in product.all_input_nodes if self.graph.is_data(a)))
+
+    def _final(self, end: Node) -> tuple[Norm | None, Node]:
+        """The stack-final norm: one whose input is a sum over a state that no post-add norm made."""
+        if op(end) in _PRODUCTS and self._split(end) is None:
+            end = self._data(end)  # OPT's smallest sizes project the state out of the stack
+        norm = self.norm(end)
+        if norm is None:
+            return None, end
+        split = self._split(peel(norm.source))
+        if split is None:
+            return None, end
+        shortcut = self.norm(split[0])
+        if shortcut is not None and self._split(peel(shortcut.source)) is not None:
+            return None, end  # the shortcut is itself a normalised sum: this is the last post-add norm
+        return norm, norm.source
+
+    def head(self, logits: Node) -> tuple[float | None, float | None]:
+        """(factor, softcap) between the state that leaves the stack and the logits; either side of the projection."""
+        node, cap, factor = peel(logits), None, 1.0
+        while op(node) not in _PRODUCTS:
+            capped = softcap(node)
+            if capped is not None:
+                cap, node = capped[0], peel(capped[1])
+                continue
+            bare, own = self._scaled(node)
+            if bare is not node:
+                if own is None:
+                    return None, cap
+                node, factor = bare, factor * own
+                continue
+            data = [a for a in node.all_input_nodes if self.graph.is_data(a)]
+            if len(data) != 1:
+                return None, cap
+            node = peel(data[0])
+        data = [a for a in node.all_input_nodes if self.graph.is_data(a)]
+        before = self._scaled(peel(data[0]))[1] if len(data) == 1 else None
+        return _times(factor, before), cap
+
+    # -- sums -------------------------------------------------------------------------------------------------------
+
+    def _split(self, node: Node) -> tuple[Node, float | None, list[tuple[Node, float | None]]] | None:
+        """(shortcut, its factor, [(update, its factor)]) where `node` is a residual sum."""
+        if op(node) not in _SUMS or len(shape(node)) < 2:
+            return None
+        terms = self._terms(node)
+        for scaled in (False, True):
+            # A shortcut that is read as it stands has no factor; one that is multiplied first is found behind it.
+            for i, (term, factor) in enumerate(terms):
+                core, own = self._scaled(peel(term)) if scaled else (peel(term), 1.0)
+                others = [t for j, t in enumerate(terms) if j != i]
+                if self.graph.is_data(core) and all(self.graph.precedes(core, t) for t, _ in others):
+                    return core, _times(own, factor), [(peel(t), f) for t, f in others]
+        return None
+
+    def _opened(self, shortcut: Node, term: Node, factor: float | None) -> list[tuple[Node, float | None]]:
+        """The updates of one term: two, where branches are summed before they join the stream."""
+        inner = peel(term)
+        if op(inner) in _SUMS and self._inner_sum(inner):
+            parts = [peel(a) for a in inner.all_input_nodes[:2]]
+            apart = not (self.graph.precedes(parts[0], parts[1]) or self.graph.precedes(parts[1], parts[0]))
+            if apart and all(self.graph.precedes(shortcut, p) for p in parts):
+                return [u for p in parts for u in self._opened(shortcut, p, factor)]
+        return [(peel(term), factor)]
+
+    def _terms(self, node: Node) -> list[tuple[Node, float]]:
+        """The terms of a sum, opened only as far as one of them is what all others come from."""
+        left, right = operand(node, 0), operand(node, 1)
+        if left is None or right is None:
+            return [(node, 1.0)]
+        alpha = node.kwargs.get("alpha", 1)
+        terms = [(left, 1.0), (right, float(alpha) if isinstance(alpha, int | float) else 1.0)]
+        cores = [self._scaled(peel(t))[0] for t, _ in terms]
+        if self.graph.precedes(cores[0], cores[1]) or self.graph.precedes(cores[1], cores[0]):
+            return terms
+        opened: list[tuple[Node, float]] = []
+        for term, factor in terms:
+            inner = peel(term)
+            if op(inner) in _SUMS and shape(inner) == shape(node) and self._inner_sum(inner):
+                opened += [(t, f * factor) for t, f in self._terms(inner)]
+            else:
+                opened.append((term, factor))
+        return opened
+
+    def _inner_sum(self, node: Node) -> bool:
+        """Whether a term is itself a plain sum of two values of the state's shape (not a bias added to a product)."""
+        parts = operand(node, 0), operand(node, 1)
+        return all(p is not None and self.graph.is_data(p) and shape(p) == shape(node) for p in parts)
+
+    def _scaled(self, node: Node) -> tuple[Node, float | None]:
+        """A value behind constant factors, and their product; None where a factor is no known number."""
+        factor: float | None = 1.0
+        while op(node) in ("mul", "div", "mul_", "div_"):
+            value, by = operand(node, 0), operand(node, 1)
+            constant = number(node, 1)
+            if value is None or (by is None and constant is None):
+                break
+            if by is not None:
+                if shape(by) != () or self.graph.is_data(by):
+                    break
+                known = self.recording.constants.get(str(by.target))
+                constant = float(known) if known is not None and known.numel() == 1 else None
+            if factor is not None:
+                factor = None if constant is None else factor * constant if "mul" in op(node) else factor / constant
+            node = peel(value)
+        return node, factor
+
+    def _branches(self, shortcut: Node, terms: list[tuple[Node, float | None]]) -> tuple[Branch, ...]:
+        """The branches of one add.
+
+        A term that is a sum of two is opened where one of them is attention: experts that are summed before they join
+        the stream are one branch.
+        """
+        opened = [u for t, f in terms for u in self._opened(shortcut, t, f)]
+        opened.sort(key=lambda u: self.graph.index[u[0]])
+        branches = tuple(self._branch(shortcut, u, f) for u, f in opened)
+        if len(opened) == len(terms) or any("attention" in b.kind for b in branches):
+            return branches
+        return tuple(self._branch(shortcut, t, f) for t, f in terms)
+
+    # -- branches ---------------------------------------------------------------------------------------------------
+
+    def _branch(self, state: Node, update: Node, factor: float | None) -> Branch:
+        core, own = self._scaled(update)
+        narrow = self.graph.bottlenecks(state, core)
+        norm_in = self._entry(state, narrow)
+        norm_out = self.norm(core)
+        if norm_out is not None and norm_in is not None and norm_out.output is norm_in.output:
+            norm_out = None
+        start = norm_in.output if norm_in else state
+        end = norm_out.source if norm_out else core
+        region = self.graph.between(start, peel(end))
+        kind, memory = self._kind(region, state)
+        taken = {n.output for n in (norm_in, norm_out) if n is not None}
+        inner = tuple(n for r in region if r not in taken and (n := self._inner(r)) is not None)
+        return Branch(update, norm_in, norm_out, inner, _times(own, factor), kind, memory, self._softcap(region))
+
+    def _entry(self, state: Node, narrow: list[Node]) -> Norm | None:
+        """The norm that a branch reads through: all of it runs through the norm's output."""
+        best: Norm | None = None
+        for node in narrow:
+            found = self.norm(node)
+            if found is not None and peel(found.source) is peel(state):
+                best = found
+            elif best is not None:
+                break
+        return best
+
+    def _inner(self, node: Node) -> Norm | None:
+        """A norm inside a branch that ends exactly here (on q, k or a latent)."""
+        if op(node) in MOVES or not shape(node):
+            return None
+        found = self._at(node)
+        if found is None or found.output is not node or not found.weight:
+            return None
+        # The last multiply and the last cast both end a norm: the one that nothing more of the norm follows is the end.
+        after = [self._at(u) for u in node.users if op(u) not in MOVES]
+        return None if any(n is not None and n.weight == found.weight for n in after) else found
+
+    def _kind(self, region: list[Node], state: Node) -> tuple[str, Node | None]:
+        """What a branch does, by the operators in it: rows of other positions, a choice of experts, a gate, or none."""
+        names = {op(n) for n in region}
+        if any(op(n).startswith("_scaled_dot_product") or _scores(n) for n in region):
+            memory = self._memory(region, state)
+            if memory is not None:
+                return "cross_attention", memory
+            return ("causal_self_attention" if self._causal(region) else "self_attention"), None
+        if "topk" in names:
+            return "moe", None
+        if names & _MIXES:
+            return "unclassified", None
+        return ("gated_mlp" if any(_gates(n, set(region)) for n in region) else "mlp"), None
+
+    def _memory(self, region: list[Node], state: Node) -> Node | None:
+        """The encoder's output, where it goes into the branch by another way than through the state."""
+        encoder = self.recording.hidden.get("encoder")
+        if encoder is None or self.graph.precedes(state, encoder):
+            return None
+        aside = {a for n in region for a in n.all_input_nodes} - set(region) - {state}
+        own = [a for a in aside if not self.graph.precedes(state, a)]
+        return encoder if any(a is encoder or self.graph.precedes(encoder, a) for a in own) else None
+
+    def _causal(self, region: list[Node]) -> bool:
+        """Whether the scores are masked so that a row sees no later one: the mask itself is computed and looked at."""
+        if any("is_causal" in str(n.target) or n.kwargs.get("is_causal") for n in region):
+            return True
+        outside = {a for n in region for a in n.all_input_nodes} - set(region)
+        for node in self.recording.nodes:
+            square = shape(node)[-2:] == (LENGTH, LENGTH) and dtype(node) == torch.bool
+            if square and any(self.graph.precedes(node, o) or node is o for o in outside):
+                mask = self._mask(node)
+                if (
+                    mask is not None
+                    and bool(mask.tril().eq(mask).all())
+                    and bool(mask.diagonal(dim1=-2, dim2=-1).all())
+                ):
+                    return True
+        return False
+
+    def _mask(self, node: Node) -> torch.Tensor | None:
+        """A mask's value for tokens that are all valid; None where it depends on weights."""
+        made = [n for n in self.recording.nodes if n is node or self.graph.precedes(n, node)]
+        if any(n.op == "get_attr" for n in made):
+            return None
+        inputs = [n for n in made if n.op == "placeholder"]
+        known = {n: torch.ones(BATCH, LENGTH, dtype=torch.long) for n in inputs}
+        try:
+            return replay(made, known)[node]
+        except (RuntimeError, TypeError, KeyError):
+            return None
+
+    def _softcap(self, region: list[Node]) -> float | None:
+        for n in region:
+            cap = softcap(n)
+            if cap is not None:
+                return cap[0]
+        return None
+
+
+def _shifted(adds: list[Add], first: Norm) -> tuple[list[Add], Norm | None]:
+    """Post-add norms read as the norms through which the next branch and its shortcut are taken."""
+    entries: list[Norm | None] = [first, *(a.norm_post for a in adds)]
+    shifted = [
+        replace(a, norm_post=None, branches=tuple(replace(b, norm_in=entries[i]) for b in a.branches))
+        for i, a in enumerate(adds)
+    ]
+    return shifted, entries[-1]
+
+
+def _scores(node: Node) -> bool:
+    """A softmax over positions (a router's is over experts)."""
+    scores = ((LENGTH, LENGTH), (LENGTH, MEMORY))
+    return op(node) in ("_softmax", "_safe_softmax") and len(shape(node)) >= 3 and shape(node)[-2:] in scores
+
+
+def _gates(node: Node, region: set[Node]) -> bool:
+    """A product of two projections of the branch's input."""
+    if op(node) not in ("mul", "mul_"):
+        return False
+    left, right = operand(node, 0), operand(node, 1)
+    if left is None or right is None or left not in region or right not in region:
+        return False
+    # x * sigmoid(x) multiplies one projection with itself.
+    return shape(left) == shape(right) and _projection(left) is not _projection(right)
+
+
+def _projection(node: Node) -> Node:
+    """The projection that an activation was computed from."""
+    while op(node) not in _PROJECTS and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def softcap(node: Node) -> tuple[float, Node] | None:
+    """(c, x) where a value is c * tanh(x / c)."""
+    cap, inner = number(node, 1), operand(node, 0)
+    if op(node) != "mul" or cap is None or inner is None or op(inner) != "tanh":
+        return None
+    divided = operand(inner)
+    if divided is None or op(divided) != "div" or number(divided, 1) != cap:
+        return None
+    capped = operand(divided)
+    return None if capped is None else (cap, capped)
+
+
+def _times(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a * b

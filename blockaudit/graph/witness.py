@@ -1,0 +1,267 @@
+"""What the executed operators say of every contract field: the testimony of the third witness."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+
+from blockaudit.graph.norms import Norm
+from blockaudit.graph.record import Recording, RecordingError, record
+from blockaudit.graph.stream import Add, Branch, Reader, Stream
+from blockaudit.records.bound import BoundManifest, StackSpan
+from blockaudit.records.contract import Executed, Statement, Testimony
+
+# Layers recorded of a deep stack: enough for every kind that patterns of this length hold.
+MOST_LAYERS = 8
+_NAMES = {
+    "causal_self_attention": "self_attention", "self_attention": "self_attention", "cross_attention": "cross_attention",
+    "gated_mlp": "mlp", "mlp": "mlp", "moe": "mlp",
+}  # fmt: skip
+_SCALES = {"self_attention": "attention", "cross_attention": "cross_attention", "mlp": "mlp"}
+_SITES = {"norm_in": "pre_branch", "norm_out": "post_branch", "norm_post": "post_add"}
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One branch of one layer, with the add that it joins."""
+
+    layer: int
+    name: str
+    branch: Branch
+    add: Add
+    last: bool  # of its add: the norm after the add is this branch's
+
+
+def testify(bound: BoundManifest, config: Mapping[str, Any]) -> Executed:
+    """Run the class that `config` names under fake tensors and read every contract field off its operators."""
+    spans = [s for s in bound.spans if not s.ignored]
+    short = _shortened(bound, config, spans)
+    try:
+        recording = record(short)
+    except RecordingError as error:
+        return Executed(Testimony("executed"), failure=str(error))
+    try:
+        exact: Recording | None = record(short, torch.float32)
+    except RecordingError:
+        exact = None  # some operators exist in bfloat16 alone; its constants are then rounded ones
+    said, unread = _Speaker(bound, spans, recording, exact).speak()
+    return Executed(Testimony("executed", said), unread=tuple(unread))
+
+
+def _shortened(bound: BoundManifest, config: Mapping[str, Any], spans: list[StackSpan]) -> dict[str, Any]:
+    """The config with no more layers than patterns need: every key of a layer count, and lists of one entry a layer."""
+    # Where config.json names no class, it is the one that the manifest was bound as.
+    named = bound.class_name or next(iter(bound.manifest.match.classes), bound.manifest.match.base_class)
+    short = {**config, "architectures": [named]} if named else dict(config)
+    for span in spans:
+        keys = bound.fields[f"{span.name}.layers"].keys
+        if span.run is None or span.run <= MOST_LAYERS or len(keys) != 1:
+            continue
+        for key, value in short.items():
+            entries = cast("list[Any]", value) if isinstance(value, list) else []
+            if len(entries) == span.run:
+                short[key] = entries[:MOST_LAYERS]
+        short[keys[0]] = MOST_LAYERS
+    return short
+
+
+class _Speaker:
+    def __init__(
+        self, bound: BoundManifest, spans: list[StackSpan], recording: Recording, exact: Recording | None
+    ) -> None:
+        self.bound, self.spans, self.recording = bound, spans, recording
+        self.reader = Reader(recording)
+        self.exact = Reader(exact) if exact is not None else None
+        self.said: dict[str, Statement] = {}
+        self.unread: list[str] = []
+        self.shifted = False
+        self.source = f"operators of {recording.class_name}, transformers {recording.version}"
+
+    def speak(self) -> tuple[dict[str, Statement], list[str]]:
+        for span in self.spans:
+            key = span.name if len(self.spans) > 1 else next(iter(self.recording.hidden), "")
+            end = self.recording.hidden.get(key)
+            if end is None:
+                self.unread.append(f"{span.name}: no value that leaves the stack was found")
+                continue
+            numbers = self.exact.stream(self.exact.recording.hidden[key]) if self.exact else None
+            self._stack(span, self.reader.stream(end), numbers)
+        self._logits()
+        return {f: s for f, s in self.said.items() if self._spoken_of(f)}, self.unread
+
+    def _spoken_of(self, field: str) -> bool:
+        """Whether the manifest speaks of a branch by layer kind or not; the other way of speaking is dropped."""
+        plain = re.sub(r"\[[\w|]+\]", "", field)
+        owner, fields = field.partition(".inner")[0], self.bound.fields
+        mine = _owner(owner)
+        if any(_owner(f) == mine for f in fields):
+            return True
+        return plain == field and not any(_owner(re.sub(r"\[[\w|]+\]", "", f)) == mine for f in fields)
+
+    def _say(self, field: str, value: Any, evidence: str = "") -> None:
+        where = f"{self.source}: {evidence}" if evidence else self.source
+        self.said[field] = Statement(value, where, "operators")
+
+    # -- a stack ----------------------------------------------------------------------------------------------------
+
+    def _stack(self, span: StackSpan, stream: Stream, numbers: Stream | None) -> None:
+        name, self.shifted = span.name, stream.normalised_shortcut
+        steps = self._steps(span, stream)
+        if not steps:
+            return
+        exact = self._steps(span, numbers) if numbers else None
+        if numbers is None or not exact or len(exact) != len(steps):
+            numbers, exact = stream, steps
+        parallel = {len(s.add.branches) > 1 for s in steps}
+        if len(parallel) == 1:
+            self._say(f"{name}.parallel", parallel.pop())
+        for kind, layers in (("", tuple({s.layer: None for s in steps})), *span.kinds):
+            mine = [(s, e) for s, e in zip(steps, exact, strict=True) if s.layer in layers]
+            if mine:
+                self._layers(name, kind, [s for s, _ in mine], [e for _, e in mine])
+        self._norm(f"{name}.final_norm", "final_norm", [stream.final_norm])
+        if stream.embed_norm is not None or f"{name}.embed_norm.present" in self.bound.fields:
+            self._norm(f"{name}.embed_norm", "embed_norm", [stream.embed_norm])
+        if numbers.embedding_scale is not None:
+            self._say(f"{name}.embedding.scale", numbers.embedding_scale)
+
+    def _steps(self, span: StackSpan, stream: Stream | None) -> list[_Step]:
+        """Branches in order of execution, with their layer numbers."""
+        adds = stream.adds if stream else ()
+        layers = min(span.run or 0, MOST_LAYERS)
+        if not layers or not adds or len(adds) % layers:
+            self.unread.append(f"{span.name}: {len(adds)} residual adds in {layers} layers")
+            return []
+        each = len(adds) // layers
+        return [
+            _Step(span.first + i // each, _NAMES.get(b.kind, b.kind), b, add, b is add.branches[-1])
+            for i, add in enumerate(adds)
+            for b in add.branches
+        ]
+
+    def _layers(self, stack: str, kind: str, steps: list[_Step], exact: list[_Step]) -> None:
+        """The fields of one kind of layer (of all, where `kind` is empty)."""
+        layers = dict.fromkeys(s.layer for s in steps)
+        orders = [[s.branch.kind for s in steps if s.layer == n] for n in layers]
+        qualified = f"{stack}[{kind}]" if kind else stack
+        if all(o == orders[0] for o in orders):
+            self._say(f"{qualified}.branch_order", orders[0], f"layers {min(layers)}-{max(layers)}")
+        for name in dict.fromkeys(s.name for s in steps):
+            owner = f"{stack}.{name}[{kind}]" if kind else f"{stack}.{name}"
+            mine = [s for s in steps if s.name == name]
+            self._branch(owner, mine)
+            if name in _SCALES:
+                scales = [s.branch.scale for s in exact if s.name == name]
+                self._agreed(f"{stack}.residual.{_SCALES[name]}_branch_scale", scales)
+        if not kind:
+            factors = [s.add.shortcut_scale for s in exact]
+            self._agreed(f"{stack}.residual.shortcut_scale", factors)
+            if all(f == 1.0 for f in factors):
+                self._say(f"{stack}.residual.shortcut", "identity")
+                self._say(f"{stack}.residual.update", "add")
+            self._say(f"{stack}.residual.shortcut_source", "normalised_state" if self.shifted else "state")
+
+    def _branch(self, owner: str, steps: list[_Step]) -> None:
+        self._agreed(f"{owner}.kind", [s.branch.kind for s in steps])
+        shared = [self._shared(s) for s in steps]
+        self._agreed(f"{owner}.reads", [s or "state" for s in shared])
+        if f"{owner}.softcap" in self.bound.fields or any(s.branch.softcap for s in steps):
+            self._agreed(f"{owner}.softcap", [s.branch.softcap for s in steps], none=True)
+        sites: dict[str, list[Norm | None]] = {
+            "norm_in": [None if by else s.branch.norm_in for s, by in zip(steps, shared, strict=True)],
+            "norm_out": [s.branch.norm_out for s in steps],
+            "norm_post": [s.add.norm_post if s.last else None for s in steps],
+        }
+        for site, found in sites.items():
+            if any(found) or f"{owner}.{site}.present" in self.bound.fields:
+                self._norm(f"{owner}.{site}", site, found)
+        for site, found in self._inner(owner, steps).items():
+            self._norm(f"{owner}.{site}", site, found)
+
+    def _shared(self, step: _Step) -> str | None:
+        """`self_attention.norm_in` where an earlier branch of the same add reads the very same norm."""
+        norm = step.branch.norm_in
+        for other in step.add.branches:
+            if other is step.branch:
+                return None
+            if norm is not None and other.norm_in is not None and other.norm_in.output is norm.output:
+                return f"{_NAMES.get(other.kind, other.kind)}.norm_in"
+        return None
+
+    def _inner(self, owner: str, steps: list[_Step]) -> dict[str, list[Norm | None]]:
+        """Norms inside a branch by the site that the manifest gives their parameter (a label, no evidence of place)."""
+        declared = [f for f in self.bound.fields if f.startswith(f"{owner}.inner.") and f.endswith(".present")]
+        found: dict[str, list[Norm | None]] = {
+            f.removeprefix(f"{owner}.").removesuffix(".present"): [] for f in declared
+        }
+        labels = [
+            (re.compile(re.sub(r"\\\{\w+\\\}", r"\\d+", re.escape(e.template))), e.owner.removeprefix(f"{owner}."))
+            for e in self.bound.expected
+            if e.what == "norm" and e.role == "weight" and e.owner.startswith(f"{owner}.inner")
+        ]
+        for norm in (n for s in steps for n in s.branch.inner):
+            site = next((site for label, site in labels if label.fullmatch(norm.weight)), None)
+            if site is not None:
+                found[site].append(norm)
+        return {site: norms or [None] for site, norms in found.items()}
+
+    # -- fields -----------------------------------------------------------------------------------------------------
+
+    def _agreed(self, field: str, values: list[Any], none: bool = False, evidence: str = "") -> None:
+        """One value where every layer has it; else the odd ones are shown by layer."""
+        if not values or (not none and any(v is None for v in values)):
+            return
+        if all(v == values[0] for v in values):
+            self._say(field, values[0], evidence)
+            return
+        common = max(values, key=values.count)
+        odd = [(i, v) for i, v in enumerate(values) if v != common]
+        self._say(
+            field, odd[0][1], f"in {len(odd)} of {len(values)} places, the first at {odd[0][0]}; elsewhere {common}"
+        )
+
+    def _norm(self, owner: str, site: str, found: Iterable[Norm | None]) -> None:
+        norms = list(found)
+        there = [n for n in norms if n is not None]
+        self._agreed(f"{owner}.present", [n is not None for n in norms])
+        for name, value in _fields(site).items():
+            if there:
+                self._agreed(f"{owner}.{name}", [value(n) for n in there], evidence=there[0].weight)
+
+    def _logits(self) -> None:
+        reader = self.exact or self.reader
+        node = reader.recording.logits
+        if node is None:
+            return
+        scale, cap = reader.head(node)
+        if scale is not None:
+            self._say("logits.scale", scale)
+        self._say("logits.softcap", cap)
+
+
+def _owner(field: str) -> str:
+    """`decoder.mlp[moe]` of a branch's field, the whole name of any other (`decoder[moe].branch_order`)."""
+    parts = field.split(".")
+    return ".".join(parts[:2]) if len(parts) > 2 else field
+
+
+def _fields(site: str) -> dict[str, Callable[[Norm], Any]]:
+    """How each contract field of a norm site is read off an executed norm."""
+    return {
+        "family": lambda n: n.family,
+        "epsilon": lambda n: n.epsilon,
+        "epsilon_location": lambda n: n.epsilon_location,
+        "variance_correction": lambda n: n.variance_correction,
+        "placement": lambda n: _SITES.get(site, "none"),
+        "reduction_axes": lambda n: list(n.axes),
+        "center": lambda n: n.center,
+        "scale": lambda n: n.scale,
+        "scale_offset": lambda n: n.scale_offset,
+        "bias": lambda n: n.bias,
+        "work_dtype": lambda n: n.work_dtype,
+        "cast_order": lambda n: n.cast_order,
+    }
