@@ -105,8 +105,9 @@ def opposed(row: ContractRow) -> tuple[Witness, Statement, Witness, Statement]:
     """The first two witnesses of a row that disagree: what is expected, and what was found."""
     said: list[tuple[Witness, Statement]] = list(row.statements.items())
     first, expected = said[0]
-    others = [(w, s) for w, s in said[1:] if not same(expected.value, s.value)]
-    return first, expected, *others[0]
+    odd: list[tuple[Witness, Statement]] = [(w, s) for w, s in said[1:] if not same(expected.value, s.value)]
+    witness, found = odd[0]
+    return first, expected, witness, found
 
 
 def site(row: ContractRow) -> str:
