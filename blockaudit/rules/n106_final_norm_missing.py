@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from blockaudit.reconcile.attribute import missing
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, across, gone_norms, row_finding
+from blockaudit.rules.base import Rule, gone_norms, row_finding
+from blockaudit.rules.by_place import missing_at
 
 RULE = Rule(
     "N106",
@@ -32,15 +32,6 @@ RULE = Rule(
 
 def check(audit: Audit) -> Iterator[Finding]:
     """Expected keys of this place that are not there."""
-    for place, t in missing(audit):
-        if place == "final_norm":
-            yield RULE.finding(
-                t.expected.owner,
-                f"{len(t.missing)} of {len(t.missing) + t.found} missing: {across(t, t.missing)}",
-                tensors=t.missing,
-                expected="a final norm weight",
-                observed="no such tensor",
-                evidence="tensor headers",
-            )
+    yield from missing_at(RULE, audit, "final_norm", "a final norm weight")
     for row in gone_norms(audit, "final_norm"):
         yield row_finding(RULE, [row])

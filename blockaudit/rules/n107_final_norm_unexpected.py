@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from blockaudit.reconcile.attribute import strangers
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
 from blockaudit.rules.base import Rule, new_norms, row_finding
+from blockaudit.rules.by_place import strangers_at
 
 RULE = Rule(
     "N107",
@@ -33,15 +33,6 @@ RULE = Rule(
 
 def check(audit: Audit) -> Iterator[Finding]:
     """Unexpected keys of this place."""
-    for stranger in strangers(audit):
-        if stranger.place == "final_norm":
-            yield RULE.finding(
-                stranger.subject,
-                f"{len(stranger.keys)} unexpected: {stranger.spelling}",
-                tensors=stranger.keys,
-                expected="no norm here",
-                observed=list(stranger.shape),
-                evidence="tensor headers",
-            )
+    yield from strangers_at(RULE, audit, "final_norm", "no norm here")
     for row in new_norms(audit, "final_norm"):
         yield row_finding(RULE, [row])

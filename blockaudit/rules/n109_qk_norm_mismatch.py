@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from blockaudit.reconcile.attribute import missing, strangers
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, across, gone_norms, new_norms, row_finding
+from blockaudit.rules.base import Rule, gone_norms, new_norms, row_finding
+from blockaudit.rules.by_place import missing_at, strangers_at
 
 RULE = Rule(
     "N109",
@@ -30,28 +30,8 @@ RULE = Rule(
 
 
 def check(audit: Audit) -> Iterator[Finding]:
-    """q/k and other norms inside a branch."""
-    if not audit.keys_known:
-        return
-    for place, t in missing(audit):
-        if place == "qk_norm":
-            yield RULE.finding(
-                t.expected.owner,
-                f"{len(t.missing)} of {len(t.missing) + t.found} missing: {across(t, t.missing)}",
-                tensors=t.missing,
-                expected="a norm weight",
-                observed="no such tensor",
-                evidence="tensor headers",
-            )
-    for stranger in strangers(audit):
-        if stranger.place == "qk_norm":
-            yield RULE.finding(
-                stranger.subject,
-                f"{len(stranger.keys)} unexpected: {stranger.spelling}",
-                tensors=stranger.keys,
-                expected="no norm inside this branch",
-                observed=list(stranger.shape),
-                evidence="tensor headers",
-            )
+    """q/k norms inside a branch."""
+    yield from missing_at(RULE, audit, "qk_norm", "a norm weight")
+    yield from strangers_at(RULE, audit, "qk_norm", "no norm inside this branch")
     for row in (*gone_norms(audit, "qk_norm"), *new_norms(audit, "qk_norm")):
         yield row_finding(RULE, [row])

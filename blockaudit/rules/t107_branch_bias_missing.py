@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from blockaudit.reconcile.attribute import missing
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, across
+from blockaudit.rules.base import Rule
+from blockaudit.rules.by_place import missing_at
 
 RULE = Rule(
     "T107",
@@ -31,13 +31,4 @@ RULE = Rule(
 
 def check(audit: Audit) -> Iterator[Finding]:
     """Expected keys of this place that are not there."""
-    for place, t in missing(audit):
-        if place == "branch_bias":
-            yield RULE.finding(
-                t.expected.owner,
-                f"{len(t.missing)} of {len(t.missing) + t.found} missing: {across(t, t.missing)}",
-                tensors=t.missing,
-                expected="a bias",
-                observed="no such tensor",
-                evidence="tensor headers",
-            )
+    yield from missing_at(RULE, audit, "branch_bias", "a bias")

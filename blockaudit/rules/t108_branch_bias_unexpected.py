@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from blockaudit.reconcile.attribute import strangers
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
 from blockaudit.rules.base import Rule
+from blockaudit.rules.by_place import strangers_at
 
 RULE = Rule(
     "T108",
@@ -31,13 +31,4 @@ RULE = Rule(
 
 def check(audit: Audit) -> Iterator[Finding]:
     """Unexpected keys of this place."""
-    for stranger in strangers(audit):
-        if stranger.place == "branch_bias":
-            yield RULE.finding(
-                stranger.subject,
-                f"{len(stranger.keys)} unexpected: {stranger.spelling}",
-                tensors=stranger.keys,
-                expected="no bias",
-                observed=list(stranger.shape),
-                evidence="tensor headers",
-            )
+    yield from strangers_at(RULE, audit, "branch_bias", "no bias")
