@@ -121,6 +121,8 @@ def refused_name(folder: str, shard: str) -> str:
         return "leads out of the folder"
     try:
         os.fsencode(shard)
+        if "/" not in shard:
+            return ""
         home = os.path.realpath(folder)
         inside = os.path.realpath(os.path.join(folder, os.path.dirname(shard)))
     except (ValueError, OSError):

@@ -70,7 +70,7 @@ def _open_index(folder: str, name: str) -> tuple[_Files, dict[str, str]]:
     if index is None:
         return ([unread(os.path.join(folder, name), name, 0, _container(name))], faults), {}
     refused = {shard: why for shard in index.shards if (why := refused_name(folder, shard))}
-    lost = [shard for shard in index.shards if shard not in refused and not _exists(folder, shard)]
+    lost = {shard: None for shard in index.shards if shard not in refused and not _exists(folder, shard)}
     files: list[FileHeader] = []
     for shard in index.shards:
         path = os.path.join(folder, shard)
@@ -82,7 +82,7 @@ def _open_index(folder: str, name: str) -> tuple[_Files, dict[str, str]]:
         files.append(header)
         faults.extend(found)
     read = [file for file in files if file.readable]
-    faults += shards.missing(index, name, lost)
+    faults += shards.missing(index, name, list(lost))
     faults += shards.refused(index, name, refused)
     faults += shards.unlisted(index, name, names_in(folder or ".", name))
     misplaced = shards.misplaced(index, name, read)

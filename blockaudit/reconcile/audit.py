@@ -63,5 +63,9 @@ class Audit(msgspec.Struct, frozen=True):
 
     @property
     def keys_known(self) -> bool:
-        """Whether missing and unexpected keys mean anything: a manifest, whole files, and a key in common."""
-        return self.reconciled is not None and self.files_known and self.reconciled.binding.claimed > 0
+        """Whether missing and unexpected keys mean anything: a manifest, whole files, a key in common, known depths."""
+        if self.reconciled is None or not self.files_known or not self.reconciled.binding.claimed:
+            return False
+        # A layer count that cannot be one is its own finding: every key of the stack would be unexpected without it.
+        spans = self.reconciled.declared.spans
+        return self.config is None or all(s.stored is not None for s in spans if not s.ignored)

@@ -6,16 +6,22 @@ from collections.abc import Sequence
 
 from blockaudit.records.report import Finding, Severity
 from blockaudit.report.layout import Line, wrapped
-from blockaudit.report.words import several, shortened, value
+from blockaudit.report.words import count, several, shortened, value
 
 _STYLE: dict[Severity, str] = {"error": "bad", "warning": "warn", "note": "note"}
 # Tensor names that a finding shows; the rest is a number.
 _TENSORS = 4
+# Findings that are shown: a hostile header may give one for each of a million keys.
+_FINDINGS = 200
 
 
 def findings(found: Sequence[Finding], width: int) -> list[Line]:
-    """Every finding, each after an empty line."""
-    return [line for finding in found for line in _finding(finding, width)]
+    """Every finding, each after an empty line; of more than anybody reads, the first."""
+    lines = [line for finding in found[:_FINDINGS] for line in _finding(finding, width)]
+    if len(found) > _FINDINGS:
+        rest = count(len(found) - _FINDINGS, "more finding")
+        lines += [(), *wrapped("", f"and {rest} (whole in --format json)", width)]
+    return lines
 
 
 def _finding(finding: Finding, width: int) -> list[Line]:

@@ -17,7 +17,7 @@ STREAMS = True
 
 _STYLE: dict[Verdict, str] = {"accepted": "good", "rejected": "bad", "unverified": "warn"}
 # Findings that leave an audit unverified by themselves (contract section 4).
-_UNVERIFYING = ("unknown-architecture", "adapter-only", "config-missing")
+_UNVERIFYING = ("unknown-architecture", "adapter-only", "config-missing", "graph-unclassified")
 
 
 def render(report: Report, color: bool = False, width: int = 100, brief: bool = False) -> str:

@@ -51,7 +51,7 @@ def check(audit: Audit) -> Iterator[Finding]:
         for what, (subject, found) in _known(audit.reconciled).items():
             yield RULE.finding(
                 subject,
-                f"{len(found)} tensors: {what}",
+                f"{len(found)} tensor{'s' if len(found) > 1 else ''}: {what}",
                 tensors=found,
                 evidence="manifest",
                 severity="note",

@@ -1,4 +1,4 @@
-"""Norm weights of the checkpoint still have their initial value, or none at all.
+"""Norm weights of the checkpoint still have their initial value, or are zero.
 
 What it means:
     All gains are constant: ones (or zeros, for a gain stored as its offset from one); or a few are, among others

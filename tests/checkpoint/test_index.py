@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,15 @@ def test_shard_missing(tmp_path: Path) -> None:
     assert (fault.rule, fault.file, fault.tensors) == ("shard-missing", SECOND, ("b",))
     assert (fault.expected, fault.observed) == (2, 1)
     assert not ckpt.readable
+
+
+def test_many_missing_shards_take_no_long_time(tmp_path: Path) -> None:
+    """Once two and a half seconds: every shard was looked up in a list of those that are not there."""
+    index(tmp_path, {f"w{i}": f"m{i}.safetensors" for i in range(20_000)}, None)
+    started = time.process_time()
+    fault = only(opened(tmp_path))
+    assert time.process_time() - started < 1.5
+    assert (fault.rule, len(fault.tensors), fault.observed) == ("shard-missing", 20_000, 0)
 
 
 def test_a_dangling_link_is_a_missing_shard(tmp_path: Path) -> None:

@@ -67,6 +67,13 @@ def test_findings_say_what_to_do_and_are_cut() -> None:
     assert "what to do set rms_norm_eps to the value" in whole
 
 
+def test_more_findings_than_anybody_reads_are_counted() -> None:
+    many = text.render(samples.report(verdict="rejected", findings=(samples.EPSILON,) * 20_000))
+    assert "and 19,800 more findings (whole in --format json)" in many
+    assert many.count("N201 epsilon-mismatch") == 201
+    assert "more finding" not in text.render(samples.report(verdict="rejected", findings=(samples.EPSILON,) * 200))
+
+
 def test_contract_table() -> None:
     lines = _lines(samples.REJECTED)
     start = next(i for i, line in enumerate(lines) if line.startswith("Contract"))

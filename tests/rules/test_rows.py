@@ -68,7 +68,8 @@ def fired(*rows: ContractRow) -> list[Any]:
     """Findings on a table alone: nothing is missing, unexpected or of another shape."""
     binding = SimpleNamespace(gaps=(), unexpected=(), templates=(), renames=(), foreign={}, tensors={}, claimed=1)
     shapes = SimpleNamespace(dimensions=(), transposed=(), other=())
-    reconciled = SimpleNamespace(rows=rows, binding=binding, shapes=shapes, ties=())
+    declared = SimpleNamespace(spans=())
+    reconciled = SimpleNamespace(rows=rows, binding=binding, shapes=shapes, ties=(), declared=declared)
     audit = Audit(cast("Any", SimpleNamespace(faults=(), readable=True)), {}, "graph", cast("Any", reconciled))
     entries = [e for e in registry.entries() if e.rule.name in FIELDS]
     return [f for entry in entries for f in entry.check(audit)]
