@@ -6,13 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help venv demo test lint types soak bench clean
+.PHONY: help venv demo test lint types soak bench census clean
 
 help:
 	@echo "make demo    audit the small trained checkpoint in fixtures/"
 	@echo "make test    the test suite          make lint    ruff: format and rules"
 	@echo "make types   pyright, strict         make soak    long property and fuzz runs"
 	@echo "make bench   measure speed           make venv    the environment for all of these"
+	@echo "make census  read the graph of every text model type of transformers into build/census.md"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -43,6 +44,10 @@ types: $(VENV)/.stamp
 
 soak: $(VENV)/.stamp
 	$(BIN)/python -m pytest -m soak --timeout 3600
+
+# Reads the graph of every text model type of the installed transformers (about ten minutes).
+census: $(VENV)/.stamp
+	$(BIN)/python -m blockaudit.graph.census --output build/census.md
 
 bench: $(VENV)/.stamp
 	$(BIN)/python -m benchmarks

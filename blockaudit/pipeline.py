@@ -18,12 +18,12 @@ from blockaudit.checkpoint.values import close_files
 from blockaudit.errors import RequestError
 from blockaudit.manifest.library import Choice, Nearest, choose, effective_config
 from blockaudit.manifest.load import LoadedManifest, library
-from blockaudit.reconcile import expand
+from blockaudit.reconcile import contract, expand
 from blockaudit.reconcile.assemble import Execute, reconcile, trouble
 from blockaudit.reconcile.audit import Audit, NonFiniteTensor
 from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.report import Finding, ManifestChoice, Report, Subject, Verdict
-from blockaudit.rules import registry
+from blockaudit.rules import registry, t120_graph_unclassified
 
 if TYPE_CHECKING:
     from blockaudit.manifest.draft import Draft
@@ -33,10 +33,11 @@ Progress = Callable[[str, int, int], None]
 
 
 def inspect(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | None,
     *,
     manifest: str | None = None,
     level: str = "headers",
+    candidate: str | None = None,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     strict: bool = False,
@@ -48,6 +49,9 @@ def inspect(
     source: a folder, a weight file or a shard index. manifest: a library id or a file; by default chosen from
     config.json, else from the keys. level: `headers`, `values`, `graph` (the operators that the model code runs; needs
     torch and transformers) or `values,graph`. select, ignore: rule codes, names or prefixes. strict: warnings reject.
+    candidate: `FILE.py:NAME`, a user's own module (its code is run) that `graph` runs in place of the class that
+    config.json names. With a source of None the contract is what it executes alone: accepted where the graph was
+    read, else unverified.
     allow_unverified: the verdict stands, for the caller to treat as accepted. Nothing is written, and nothing of the
     source is executed. Raises RequestError where there is nothing to audit.
     """
@@ -55,12 +59,19 @@ def inspect(
     levels = _levels(level)
     level = ",".join(name for name in LEVELS[1:] if name in levels) or LEVELS[0]
     rules = registry.chosen(select, ignore)
+    if candidate is not None and "graph" not in levels:
+        raise RequestError("--candidate is what --level graph runs: add --level graph")
+    if source is None:
+        if candidate is None or manifest is not None or "values" in levels:
+            raise RequestError("without SOURCE there is --candidate FILE.py:NAME at --level graph alone")
+        _needs_torch()
+        return _alone(candidate, rules, strict)
     checkpoint = open_checkpoint(os.fspath(source))
     try:
         choice = choose(manifest, checkpoint) if _is_model(checkpoint) else Nearest(None, 0.0)
         non_finite = tuple(_non_finite(checkpoint, progress)) if "values" in levels else ()
         with gc_paused():
-            audit, loaded = _audit(checkpoint, choice, level, non_finite)
+            audit, loaded = _audit(checkpoint, choice, level, non_finite, candidate)
             findings = _findings(rules, audit, loaded)
             return _report(audit, _chosen(choice, loaded), findings, strict)
     finally:
@@ -116,7 +127,11 @@ def _executed_as_declared(checkpoint: Checkpoint, loaded: LoadedManifest | None)
 
 
 def _audit(
-    checkpoint: Checkpoint, choice: Choice | Nearest, level: str, non_finite: tuple[NonFiniteTensor, ...]
+    checkpoint: Checkpoint,
+    choice: Choice | Nearest,
+    level: str,
+    non_finite: tuple[NonFiniteTensor, ...],
+    candidate: str | None = None,
 ) -> tuple[Audit, LoadedManifest | None]:
     config = effective_config(checkpoint.config)
     if isinstance(choice, Nearest):
@@ -127,7 +142,7 @@ def _audit(
     tried = [(loaded, reconcile(checkpoint, loaded.manifest, config, whole=whole)) for loaded in candidates]
     loaded, reconciled = min(tried, key=lambda item: trouble(item[1]))
     if "graph" in level and config is not None:
-        execute = _executor(config)
+        execute = _executor(config) if candidate is None else _candidate(candidate, checkpoint.source)
         reconciled = reconcile(checkpoint, loaded.manifest, config, whole=whole, execute=execute)
     return Audit(checkpoint, config, level, reconciled, None, 0.0, non_finite), loaded
 
@@ -144,10 +159,53 @@ def _can_execute() -> bool:
     return all(find_spec(name) is not None for name in ("torch", "transformers"))
 
 
-def _executor(config: dict[str, Any]) -> Execute:
-    """The executed witness for this config. Raises RequestError where torch and transformers are not installed."""
+def _needs_torch() -> None:
     if not _can_execute():
         raise RequestError("--level graph needs torch and transformers: pip install 'blockaudit[torch]'")
+
+
+def _candidate(candidate: str, source: str) -> Execute:
+    """The executed witness for a user's own module."""
+    _needs_torch()
+    from blockaudit.graph.candidate import recordings
+    from blockaudit.graph.witness import testify_candidate
+
+    low, exact = recordings(candidate, source)
+    return lambda bound: testify_candidate(bound, low, exact)
+
+
+def _alone(candidate: str, rules: tuple[registry.Entry, ...], strict: bool) -> Report:
+    """The contract as the module executes it: accepted where the graph was read, else unverified."""
+    from blockaudit.graph.candidate import recordings
+    from blockaudit.graph.witness import testify_alone
+
+    low, exact = recordings(candidate, None)
+    executed = testify_alone(low, exact)
+    asked = any(entry.rule is t120_graph_unclassified.RULE for entry in rules)
+    findings = registry.ordered(t120_graph_unclassified.of(executed)) if asked else ()
+    rows = contract.reconcile([executed.testimony])
+    unread = bool(executed.failure or executed.unread or not rows)
+    return Report(
+        kind="inspection",
+        verdict="rejected" if strict and findings else "unverified" if unread else "accepted",
+        level="graph",
+        subject=_module(candidate, exact.sizes),
+        manifest=None,
+        contract=rows,
+        findings=findings,
+        not_checked=tuple(r.field for r in rows),
+        version=__version__,
+    )
+
+
+def _module(candidate: str, sizes: dict[str, tuple[int, ...]]) -> Subject:
+    """The module's parameters: it stores nothing, so that there are no bytes and no dtypes to tell of."""
+    return Subject(candidate, "module", (), len(sizes), sum(prod(s) for s in sizes.values()), 0, {})
+
+
+def _executor(config: dict[str, Any]) -> Execute:
+    """The executed witness for this config. Raises RequestError where torch and transformers are not installed."""
+    _needs_torch()
     from blockaudit.graph.witness import testify
 
     return lambda bound: testify(bound, config)

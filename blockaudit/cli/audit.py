@@ -27,12 +27,12 @@ class Presentation(msgspec.Struct, frozen=True):
     allow_unverified: bool
 
 
-def audit_each(sources: Sequence[str], audit: Callable[[str], Report], shown: Presentation) -> int:
+def audit_each(sources: Sequence[str | None], audit: Callable[[str | None], Report], shown: Presentation) -> int:
     """Audit every SOURCE, show every report, and return the exit status of them all."""
     # Whatever is wrong with the request itself is said before an hour of work, not after.
     chosen = formats.by_name(shown.format_name)
     files = [(path, formats.by_suffix(path)) for path in shown.files]
-    output.check_report_paths(shown.files, sources)
+    output.check_report_paths(shown.files, [s for s in sources if s is not None])
 
     several = len(sources) > 1
     show = _shower(chosen, shown, several)
@@ -51,7 +51,9 @@ def audit_each(sources: Sequence[str], audit: Callable[[str], Report], shown: Pr
     return next(status for status in _WORST_FIRST if status in statuses)
 
 
-def _results(sources: Sequence[str], audit: Callable[[str], Report]) -> Iterator[tuple[int, Report | None]]:
+def _results(
+    sources: Sequence[str | None], audit: Callable[[str | None], Report]
+) -> Iterator[tuple[int, Report | None]]:
     """Exit status and report of each SOURCE; one that cannot be served has its line on stderr and stops no other."""
     for source in sources:
         try:

@@ -10,6 +10,7 @@ from blockaudit import pipeline
 from blockaudit.cli import options
 from blockaudit.cli.audit import Presentation, audit_each
 from blockaudit.cli.progress import progress_bar
+from blockaudit.errors import RequestError
 from blockaudit.records.report import Report
 
 Level = Annotated[
@@ -22,10 +23,21 @@ Level = Annotated[
 ]
 
 
+Candidate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE.py:NAME",
+        help="With --level graph: your own module in place of the class that config.json names. The file is run. "
+        "SOURCE may be left out.",
+    ),
+]
+
+
 def inspect(
-    sources: options.Sources,
+    sources: Annotated[list[str] | None, options.SOURCE] = None,
     manifest: options.Manifest = None,
     level: Level = "headers",
+    candidate: Candidate = None,
     format_name: options.FormatName = "text",
     report: options.ReportPaths = None,
     select: options.Select = None,
@@ -39,13 +51,16 @@ def inspect(
 
     With several SOURCEs the exit status is the worst of them: 2 over 1 over 3 over 0.
     """
+    if not sources and candidate is None:
+        raise RequestError("Missing argument 'SOURCE...' (try: blockaudit inspect --help)")
 
-    def audit(source: str) -> Report:
+    def audit(source: str | None) -> Report:
         with progress_bar("values" in level and not quiet) as progress:
             return pipeline.inspect(
                 source,
                 manifest=manifest,
                 level=level,
+                candidate=candidate,
                 select=options.codes(select),
                 ignore=options.codes(ignore),
                 strict=strict,
@@ -53,4 +68,5 @@ def inspect(
                 progress=progress,
             )
 
-    return audit_each(sources, audit, Presentation(format_name, report or (), quiet, no_color, allow_unverified))
+    shown = Presentation(format_name, report or (), quiet, no_color, allow_unverified)
+    return audit_each(sources or [None], audit, shown)

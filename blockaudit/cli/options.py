@@ -11,14 +11,12 @@ import typer
 _RULES = "Rules"
 _OUTPUT = "Output"
 
-Sources = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="SOURCE...",
-        help="A folder, a .safetensors, a shard index .json, a .bin/.pt/.pth, or hf://org/name\\[@revision].",
-        show_default=False,
-    ),
-]
+SOURCE = typer.Argument(
+    metavar="SOURCE...",
+    help="A folder, a .safetensors, a shard index .json, a .bin/.pt/.pth, or hf://org/name\\[@revision].",
+    show_default=False,
+)
+Sources = Annotated[list[str], SOURCE]
 Manifest = Annotated[
     str | None,
     typer.Option(

@@ -103,10 +103,25 @@ def peel(node: Node, *, casts: bool = True) -> Node:
     """The value behind views, full slices and (with `casts`) changes of dtype."""
     while (inner := operand(node)) is not None:
         moved = op(node) in MOVES or (op(node) == "slice" and shape(node) == shape(inner))
+        moved = moved or (op(node) == "permute" and node.args[1] == list(range(len(shape(node)))))
+        # `sum` of a list begins at zero.
+        moved = moved or (op(node) in ("add", "add_") and number(node, 1) == 0 and shape(node) == shape(inner))
         if not (moved or (casts and op(node) == "_to_copy")):
             break
         node = inner
-    return node
+    part = _part(node)
+    return node if part is None else peel(part, casts=casts)
+
+
+def _part(node: Node) -> Node | None:
+    """The value that was stacked and is taken off the stack again."""
+    parts = operand(node) if op(node) == "getitem" else None
+    stack = operand(parts) if parts is not None and op(parts) == "unbind" else None
+    if stack is None or op(stack) != "stack" or any(number(n, 1) for n in (stack, parts) if n is not None):
+        return None
+    found: Any = stack.args[0]
+    place = number(node, 1)
+    return found[int(place)] if place is not None else None
 
 
 def replay(region: Iterable[Node], known: Mapping[Node, Any]) -> dict[Node, Any]:
@@ -114,7 +129,8 @@ def replay(region: Iterable[Node], known: Mapping[Node, Any]) -> dict[Node, Any]
 
     known: a value for every node that the region reads and does not hold.
     """
-    values: dict[Node, Any] = dict(known)
+    # Recorded operators may write in place: the caller's values stay as they are.
+    values: dict[Node, Any] = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in known.items()}
 
     def fetch(argument: Any) -> Any:
         return values[argument] if isinstance(argument, Node) else argument

@@ -55,11 +55,19 @@ class Norm:
 def find(graph: Flow, names: dict[str, str], constants: dict[str, torch.Tensor], output: Node) -> Norm | None:
     """The norm that ends at `output`, or None where no formula is confirmed."""
     output = peel(output, casts=False)
-    for source in _sources(graph, output):
-        region = graph.between(source, output)
-        if any(op(n) in _REDUCES for n in region):
-            return _confirmed(graph, names, constants, _behind_cast(source), output)
+    sources = [s for s in _sources(graph, output) if _reduces(graph.between(s, output))]
+    if sources:
+        found = _confirmed(graph, names, constants, _behind_cast(sources[0]), output)
+        if found is None or found.family != "rmsnorm" or len(sources) == 1:
+            return found
+        # A row that was centred first: both steps together may be a LayerNorm.
+        wider = _confirmed(graph, names, constants, _behind_cast(sources[1]), output)
+        return wider if wider is not None and wider.family == "layernorm" else found
     return _dyt(graph, names, constants, output)
+
+
+def _reduces(region: list[Node]) -> bool:
+    return any(op(n) in _REDUCES or op(n) == "bmm" for n in region)
 
 
 def _behind_cast(source: Node) -> Node:
@@ -80,7 +88,8 @@ def _sources(graph: Flow, output: Node) -> list[Node]:
         frontier = {a for r in reached for a in r.all_input_nodes if a not in reached and graph.is_data(a)}
         if alike and frontier == {node}:
             found.append(node)
-        if op(node) not in _ALLOWED:
+        # A product of one row with itself is a sum of squares.
+        if op(node) not in _ALLOWED and not (op(node) == "bmm" and shape(node)[-2:] == (1, 1)):
             break
         reached.add(node)
     return found
@@ -267,6 +276,8 @@ def _constant(epsilon: torch.Tensor, beside: torch.Tensor) -> float | None:
     """One epsilon for all rows, to the precision that the subtraction leaves: the smallest moment knows it best."""
     best = int(beside.reshape(-1).argmin())
     value = float(epsilon.reshape(-1)[best])
+    if abs(value) <= 1e-13 * float(beside.reshape(-1)[best]):
+        value = 0.0  # what is left of the subtraction is rounding
     error = (epsilon - value).abs()
     if value < -1e-15 or not bool((error <= 1e-10 * beside + 1e-6 * abs(value) + 1e-18).all()):
         return None

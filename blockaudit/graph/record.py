@@ -6,16 +6,19 @@ installed transformers ships are built.
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+
+from blockaudit.graph.fused import FUSED
 
 # Sizes that no dimension of a model is likely to have, so that shapes tell rows from channels.
 BATCH, LENGTH, MEMORY = 2, 7, 13
@@ -32,6 +35,7 @@ class Recording:
     logits: Node | None
     class_name: str
     version: str
+    sizes: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])  # shapes of the parameters
 
     @property
     def nodes(self) -> list[Node]:
@@ -107,8 +111,8 @@ def _trace(model: Any, fake: Any, inputs: dict[str, torch.Tensor]) -> tuple[Grap
     seen: dict[str, Any] = {}
 
     def keep(_module: Any, _args: Any, output: Any) -> None:
-        for name, field in (("last", "last_hidden_state"), ("encoder", "encoder_last_hidden_state")):
-            value = getattr(output, field, None)
+        for name, key in (("last", "last_hidden_state"), ("encoder", "encoder_last_hidden_state")):
+            value = getattr(output, key, None)
             if value is not None:
                 seen[name] = value
 
@@ -136,6 +140,55 @@ def _trace(model: Any, fake: Any, inputs: dict[str, torch.Tensor]) -> tuple[Grap
     return traced, names
 
 
+def record_module(module: torch.nn.Module, example_inputs: Mapping[str, torch.Tensor] | None = None) -> Recording:
+    """Record one forward pass of any module that takes `input_ids` and `attention_mask` as keywords.
+
+    In-place writes, also those through views, become values of their own, and fused sums the sums that they are.
+    Raises RecordingError.
+    """
+    inputs = dict(example_inputs) if example_inputs is not None else example(module)
+    module = module.eval()
+    names: list[str] = []
+
+    def forward(*values: Any) -> list[Any]:
+        with torch.no_grad():
+            found = _outputs(module(**dict(zip(inputs, values, strict=True))))
+        names[:] = list(found)
+        return list(found.values())
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            # Under functionalize an in-place write is a new value, whichever view it was written through.
+            pure: Any = torch.func.functionalize(forward)
+            trace = make_fx(pure, FUSED, tracing_mode="real", _allow_non_fake_inputs=True)
+            return _recording(trace(*inputs.values()), names, module, "")
+        except Exception as error:  # a user's code may raise anything at all: it is the thing under audit
+            raise RecordingError(
+                f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            ) from error
+
+
+def example(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Tokens that say nothing, and a mask where the module takes one."""
+    ids = torch.zeros(BATCH, LENGTH, dtype=torch.long)
+    takes = inspect.signature(module.forward).parameters
+    free = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    mask = {"attention_mask": torch.ones_like(ids)} if free or "attention_mask" in takes else {}
+    return {"input_ids": ids, **mask}
+
+
+def _outputs(output: Any) -> dict[str, Any]:
+    """Logits and the last state of a Hugging Face output, a dict, a tuple or a plain tensor."""
+    if isinstance(output, torch.Tensor):
+        return {"logits": output}
+    if isinstance(output, tuple | list):
+        return {"logits": cast("Any", output[0])}
+    fields = cast("Any", output if isinstance(output, Mapping) else vars(output))
+    found = {"logits": fields.get("logits"), "last": fields.get("last_hidden_state")}
+    return {k: v for k, v in found.items() if v is not None}
+
+
 def _recording(traced: GraphModule, outputs: list[str], model: Any, version: str) -> Recording:
     by_id = {id(p): n for n, p in (*model.named_parameters(), *model.named_buffers())}
     names: dict[str, str] = {}
@@ -145,9 +198,10 @@ def _recording(traced: GraphModule, outputs: list[str], model: Any, version: str
             value = getattr(traced, node.target)
             names[node.target] = by_id.get(id(value), "")
             constant = getattr(value, "constant", None) if hasattr(value, "fake_mode") else value
-            if constant is not None and constant.numel() <= 4096:
+            if constant is not None and constant.numel() <= 4096 and not isinstance(value, torch.nn.Parameter):
                 constants[node.target] = constant
+    sizes = {n: tuple(p.shape) for n, p in model.named_parameters()}
     last = next(n for n in reversed(list(traced.graph.nodes)) if n.op == "output")
     values = dict(zip(outputs, last.args[0], strict=True))
     hidden = {k: v for k, v in (("decoder", values.get("last")), ("encoder", values.get("encoder"))) if v is not None}
-    return Recording(traced, names, constants, hidden, values.get("logits"), type(model).__name__, version)
+    return Recording(traced, names, constants, hidden, values.get("logits"), type(model).__name__, version, sizes)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch.fx import Node
 
-from blockaudit.graph import norms
+from blockaudit.graph import doubts, norms
 from blockaudit.graph.flow import MOVES, Flow, dtype, number, op, operand, peel, replay, shape
+from blockaudit.graph.linear import causal
 from blockaudit.graph.norms import Norm
 from blockaudit.graph.record import BATCH, LENGTH, MEMORY, Recording
 
@@ -38,6 +39,8 @@ class Branch:
     kind: str
     memory: Node | None
     softcap: float | None
+    core: Node  # the update behind its factors
+    factor: float | None  # the part of the scale that the sum itself applies
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,10 @@ class Add:
 
 @dataclass(frozen=True)
 class Stream:
-    """A whole stack, first add first. `start` is the embedded input, before `embed_norm` where there is one."""
+    """A whole stack, first add first. `start` is the embedded input, before `embed_norm` where there is one.
+
+    `unread` says what of it fits no reading that replay confirms.
+    """
 
     adds: tuple[Add, ...]
     final_norm: Norm | None
@@ -61,6 +67,7 @@ class Stream:
     start: Node
     embedding_scale: float | None
     normalised_shortcut: bool = False
+    unread: tuple[str, ...] = ()
 
 
 class Reader:
@@ -100,21 +107,29 @@ class Reader:
             if split is None:
                 break
             shortcut, factor, terms = split
-            branches = self._branches(shortcut, terms)
-            adds.append(Add(total, shortcut, factor, branches, post))
+            adds.append(Add(total, shortcut, factor, self._branches(shortcut, terms), post))
             current = shortcut
         if op(current) in _PRODUCTS and self.norm(current) is None:
             current = self._data(current)  # a factorised embedding is widened after its norm
         embed = self.norm(current)
         start = peel(embed.source) if embed is not None else current
         adds.reverse()
+        if final is None:
+            adds, final = _unlike(adds)
         earlier = self.norm(start) if embed is not None else None
         if earlier is not None and embed is not None and all(a.norm_post for a in adds) and final is None:
             # Two norms before the first add: the second is the first branch's, and so on down to a final norm.
             adds, final = _shifted(adds, embed)
             start = peel(earlier.source)
-            return Stream(tuple(adds), final, earlier, start, self._token_scale(start), normalised_shortcut=True)
-        return Stream(tuple(adds), final, embed, start, self._token_scale(start))
+            scale = self._token_scale(start)
+            return Stream(tuple(adds), final, earlier, start, scale, True, self._doubts(adds, start))
+        return Stream(tuple(adds), final, embed, start, self._token_scale(start), unread=self._doubts(adds, start))
+
+    def _doubts(self, adds: list[Add], start: Node) -> tuple[str, ...]:
+        if not adds:
+            return (f"{start.name}: no residual add that replay confirms",)
+        of_adds = [d for a in adds for d in doubts.of_add(self.graph, self.recording.constants, a)]
+        return (*of_adds, *doubts.of_start(self.graph, start))
 
     def _token_scale(self, start: Node) -> float | None:
         """The factor on the token embedding, also where positions are added to it afterwards."""
@@ -150,6 +165,20 @@ class Reader:
 
     def head(self, logits: Node) -> tuple[float | None, float | None]:
         """(factor, softcap) between the state that leaves the stack and the logits; either side of the projection."""
+        _, factor, cap = self._head(logits)
+        return factor, cap
+
+    def end(self) -> Node | None:
+        """The value that leaves the stack: as the module names it, else what its last projection reads."""
+        named, logits = self.recording.hidden.get("decoder"), self.recording.logits
+        if named is not None or logits is None:
+            return named
+        if self.norm(peel(logits)) is not None or self._split(peel(logits)) is not None:
+            return logits
+        return self._head(logits)[0]
+
+    def _head(self, logits: Node) -> tuple[Node | None, float | None, float | None]:
+        """(what the last projection reads, factor, softcap)."""
         node, cap, factor = peel(logits), None, 1.0
         while op(node) not in _PRODUCTS:
             capped = softcap(node)
@@ -159,16 +188,19 @@ class Reader:
             bare, own = self._scaled(node)
             if bare is not node:
                 if own is None:
-                    return None, cap
+                    return None, None, cap
                 node, factor = bare, factor * own
                 continue
             data = [a for a in node.all_input_nodes if self.graph.is_data(a)]
             if len(data) != 1:
-                return None, cap
+                return None, None, cap
             node = peel(data[0])
         data = [a for a in node.all_input_nodes if self.graph.is_data(a)]
-        before = self._scaled(peel(data[0]))[1] if len(data) == 1 else None
-        return _times(factor, before), cap
+        if len(data) != 1:
+            return None, None, cap
+        state = peel(data[0])
+        bare, before = self._scaled(state)
+        return bare, _times(factor, before), cap
 
     # -- sums -------------------------------------------------------------------------------------------------------
 
@@ -188,12 +220,15 @@ class Reader:
 
     def _opened(self, shortcut: Node, term: Node, factor: float | None) -> list[tuple[Node, float | None]]:
         """The updates of one term: two, where branches are summed before they join the stream."""
-        inner = peel(term)
+        inner, own = self._scaled(peel(term))
         if op(inner) in _SUMS and self._inner_sum(inner):
+            factor = _times(factor, own)
+            alpha = inner.kwargs.get("alpha", 1)
+            factors = (factor, _times(factor, float(alpha) if isinstance(alpha, int | float) else None))
             parts = [peel(a) for a in inner.all_input_nodes[:2]]
             apart = not (self.graph.precedes(parts[0], parts[1]) or self.graph.precedes(parts[1], parts[0]))
             if apart and all(self.graph.precedes(shortcut, p) for p in parts):
-                return [u for p in parts for u in self._opened(shortcut, p, factor)]
+                return [u for p, f in zip(parts, factors, strict=False) for u in self._opened(shortcut, p, f)]
         return [(peel(term), factor)]
 
     def _terms(self, node: Node) -> list[tuple[Node, float]]:
@@ -229,8 +264,12 @@ class Reader:
             if value is None or (by is None and constant is None):
                 break
             if by is not None:
-                if shape(by) != () or self.graph.is_data(by):
+                if self.graph.is_data(by) and not self.graph.is_data(value):
+                    value, by = by, value
+                if self.graph.is_data(by) or shape(value) != shape(node):
                     break
+                if shape(by) not in ((), (1,)) and self.norm(node) is not None:
+                    break  # a norm's own weight is no factor
                 known = self.recording.constants.get(str(by.target))
                 constant = float(known) if known is not None and known.numel() == 1 else None
             if factor is not None:
@@ -254,7 +293,8 @@ class Reader:
     # -- branches ---------------------------------------------------------------------------------------------------
 
     def _branch(self, state: Node, update: Node, factor: float | None) -> Branch:
-        core, own = self._scaled(update)
+        # A norm's own weight is no factor on the branch.
+        core, own = (update, 1.0) if self._ends(state, update) else self._scaled(update)
         narrow = self.graph.bottlenecks(state, core)
         norm_in = self._entry(state, narrow)
         norm_out = self.norm(core)
@@ -266,7 +306,13 @@ class Reader:
         kind, memory = self._kind(region, state)
         taken = {n.output for n in (norm_in, norm_out) if n is not None}
         inner = tuple(n for r in region if r not in taken and (n := self._inner(r)) is not None)
-        return Branch(update, norm_in, norm_out, inner, _times(own, factor), kind, memory, self._softcap(region))
+        scale, cap = _times(own, factor), self._softcap(region)
+        return Branch(update, norm_in, norm_out, inner, scale, kind, memory, cap, core, factor)
+
+    def _ends(self, state: Node, update: Node) -> bool:
+        """Whether a norm ends at an update."""
+        norm = self.norm(update)
+        return norm is not None and peel(norm.source) is not peel(state)
 
     def _entry(self, state: Node, narrow: list[Node]) -> Norm | None:
         """The norm that a branch reads through: all of it runs through the norm's output."""
@@ -317,6 +363,8 @@ class Reader:
         """Whether the scores are masked so that a row sees no later one: the mask itself is computed and looked at."""
         if any("is_causal" in str(n.target) or n.kwargs.get("is_causal") for n in region):
             return True
+        if any(_scores(n) and causal(self.graph, self.recording.constants, n) for n in region):
+            return True
         outside = {a for n in region for a in n.all_input_nodes} - set(region)
         for node in self.recording.nodes:
             square = shape(node)[-2:] == (LENGTH, LENGTH) and dtype(node) == torch.bool
@@ -348,6 +396,15 @@ class Reader:
             if cap is not None:
                 return cap[0]
         return None
+
+
+def _unlike(adds: list[Add]) -> tuple[list[Add], Norm | None]:
+    """A norm after the last add alone, and after no other add of its kind, is the stack's final norm."""
+    kinds = [tuple(b.kind for b in a.branches) for a in adds]
+    alike = [a for a, k in zip(adds[:-1], kinds[:-1], strict=True) if k == kinds[-1]] if adds else []
+    if not alike or adds[-1].norm_post is None or any(a.norm_post for a in alike):
+        return adds, None
+    return [*adds[:-1], replace(adds[-1], norm_post=None)], adds[-1].norm_post
 
 
 def _shifted(adds: list[Add], first: Norm) -> tuple[list[Add], Norm | None]:

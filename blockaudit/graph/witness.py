@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -39,6 +40,10 @@ class _Step:
 def testify(bound: BoundManifest, config: Mapping[str, Any]) -> Executed:
     """Run the class that `config` names under fake tensors and read every contract field off its operators."""
     spans = [s for s in bound.spans if not s.ignored]
+    unknown = [s.name for s in spans if s.run is None]
+    if unknown:
+        # A depth that cannot be one would be built all the same, layer by layer.
+        return Executed(Testimony("executed"), failure=f"how many layers {', '.join(unknown)} has cannot be told")
     short = _shortened(bound, config, spans)
     try:
         recording = record(short)
@@ -49,6 +54,12 @@ def testify(bound: BoundManifest, config: Mapping[str, Any]) -> Executed:
     except RecordingError:
         exact = None  # some operators exist in bfloat16 alone; its constants are then rounded ones
     said, unread = _Speaker(bound, spans, recording, exact).speak()
+    return Executed(Testimony("executed", said), unread=tuple(unread))
+
+
+def testify_candidate(bound: BoundManifest, recording: Recording, exact: Recording | None) -> Executed:
+    """The same of a user's own module, run in place of the class that config.json names."""
+    said, unread = _Speaker(bound, [s for s in bound.spans if not s.ignored], recording, exact).speak()
     return Executed(Testimony("executed", said), unread=tuple(unread))
 
 
@@ -69,26 +80,54 @@ def _shortened(bound: BoundManifest, config: Mapping[str, Any], spans: list[Stac
     return short
 
 
+def testify_alone(recording: Recording, exact: Recording | None) -> Executed:
+    """What the operators of a module say, with no manifest to read them against: layers are what repeats."""
+    reader = Reader(recording)
+    end = reader.end()
+    if end is None:
+        return Executed(Testimony("executed"), failure="no value that leaves the stack was found")
+    stream = reader.stream(end)
+    if stream.unread:
+        return Executed(Testimony("executed"), unread=tuple(f"decoder: {u}" for u in stream.unread))
+    span = StackSpan("decoder", 0, len(stream.adds) // _period(stream), None, "operators")
+    nobody = cast("BoundManifest", SimpleNamespace(fields={}, expected=()))
+    said, unread = _Speaker(nobody, [span], recording, exact).speak()
+    return Executed(Testimony("executed", said), unread=tuple(unread))
+
+
+def _period(stream: Stream) -> int:
+    """How many adds a layer has: the shortest run of branches that the stack repeats."""
+    kinds = [tuple(b.kind for b in a.branches) for a in stream.adds]
+    n = len(kinds)
+    return next(p for p in range(1, n + 1) if n % p == 0 and kinds == kinds[:p] * (n // p))
+
+
 class _Speaker:
     def __init__(
         self, bound: BoundManifest, spans: list[StackSpan], recording: Recording, exact: Recording | None
     ) -> None:
         self.bound, self.spans, self.recording = bound, spans, recording
         self.reader = Reader(recording)
+        # A user's module is run whole.
+        self.most = MOST_LAYERS if recording.version else None
         self.exact = Reader(exact) if exact is not None else None
         self.said: dict[str, Statement] = {}
         self.unread: list[str] = []
         self.shifted = False
-        self.source = f"operators of {recording.class_name}, transformers {recording.version}"
+        version = f", transformers {recording.version}" if recording.version else ""
+        self.source = f"operators of {recording.class_name}{version}"
 
     def speak(self) -> tuple[dict[str, Statement], list[str]]:
         for span in self.spans:
             key = span.name if len(self.spans) > 1 else next(iter(self.recording.hidden), "")
-            end = self.recording.hidden.get(key)
+            end = self.recording.hidden.get(key) or self.reader.end()
             if end is None:
                 self.unread.append(f"{span.name}: no value that leaves the stack was found")
                 continue
-            numbers = self.exact.stream(self.exact.recording.hidden[key]) if self.exact else None
+            numbers = None
+            if self.exact is not None:
+                leaves = self.exact.recording.hidden.get(key) or self.exact.end()
+                numbers = self.exact.stream(leaves) if leaves is not None else None
             self._stack(span, self.reader.stream(end), numbers)
         self._logits()
         return {f: s for f, s in self.said.items() if self._spoken_of(f)}, self.unread
@@ -110,6 +149,7 @@ class _Speaker:
 
     def _stack(self, span: StackSpan, stream: Stream, numbers: Stream | None) -> None:
         name, self.shifted = span.name, stream.normalised_shortcut
+        self.unread += [f"{name}: {doubt}" for doubt in stream.unread]
         steps = self._steps(span, stream)
         if not steps:
             return
@@ -132,7 +172,7 @@ class _Speaker:
     def _steps(self, span: StackSpan, stream: Stream | None) -> list[_Step]:
         """Branches in order of execution, with their layer numbers."""
         adds = stream.adds if stream else ()
-        layers = min(span.run or 0, MOST_LAYERS)
+        layers = min(span.run or 0, self.most or len(adds))
         if not layers or not adds or len(adds) % layers:
             self.unread.append(f"{span.name}: {len(adds)} residual adds in {layers} layers")
             return []

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from blockaudit.reconcile.audit import Audit
+from blockaudit.records.contract import Executed
 from blockaudit.records.report import Finding
 from blockaudit.rules.base import Rule
 
@@ -34,7 +35,11 @@ RULE = Rule(
 def check(audit: Audit) -> Iterator[Finding]:
     """Why the executed witness is silent, and what it could not read."""
     executed = audit.reconciled.executed if audit.reconciled else None
-    if executed is None:
-        return
+    if executed is not None:
+        yield from of(executed)
+
+
+def of(executed: Executed) -> Iterator[Finding]:
+    """The findings of one executed witness."""
     for reason in filter(None, (executed.failure, *executed.unread)):
         yield RULE.finding("executed", reason, expected="a graph that replay confirms", evidence="operators")

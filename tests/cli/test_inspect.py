@@ -43,6 +43,7 @@ def test_options_reach_the_pipeline(blockaudit: Run, audits: Asked) -> None:
             "source": "good",
             "manifest": "llama",
             "level": "values",
+            "candidate": None,
             "select": ("N", "K1", "S"),
             "ignore": ("N201",),
             "strict": True,

@@ -1,0 +1,69 @@
+"""What a reading of a stream leaves unexplained: where there is any doubt the answer is `unclassified`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from blockaudit.graph.flow import MOVES, Flow, op, peel, shape
+from blockaudit.graph.linear import is_sum
+
+_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution"}
+# Operators that a norm may be made of, and a projection, an activation or a sum is not.
+_NORMALISE = {
+    "rsqrt", "sqrt", "var", "std", "var_mean", "mean", "linalg_vector_norm", "norm", "native_layer_norm",
+    "_fused_rms_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit_no_training",
+    "_native_batch_norm_legit", "cudnn_batch_norm", "_batch_norm_no_update", "batch_norm", "pow", "amax",
+}  # fmt: skip
+# What may stand between a branch's input and its first product.
+_BEFORE = MOVES | {
+    "_to_copy", "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "getitem", "transpose", "permute",
+    "t", "repeat", "index", "index_select",
+}  # fmt: skip
+_ELEMENTWISE = _NORMALISE | {"tanh"}
+
+
+def of_add(graph: Flow, constants: Mapping[str, torch.Tensor], add: Any) -> Iterator[str]:
+    """Doubts about one residual add and its branches."""
+    terms = [(add.shortcut, add.shortcut_scale), *((b.update, b.factor) for b in add.branches)]
+    name = add.total.name
+    if shape(add.total)[-1:] != shape(add.shortcut)[-1:]:
+        yield f"{name}: the state changes its width"
+    if not is_sum(graph, constants, add.total, terms):
+        yield f"{name}: replay does not confirm that this sum is a shortcut and its branches"
+    for branch in add.branches:
+        if branch.kind == "unclassified":
+            continue
+        start = branch.norm_in.output if branch.norm_in else add.shortcut
+        found = _loose(graph, start, peel(branch.norm_out.source) if branch.norm_out else peel(branch.core))
+        if found is not None:
+            yield f"{found.name}: {op(found)} beside the branch fits no norm that replay confirms"
+
+
+def of_start(graph: Flow, start: Node) -> Iterator[str]:
+    """Doubts about what is taken for the embedded input: a layer that was not read would be part of it."""
+    made = [n for n in graph.nodes if graph.is_data(n) and (n is start or graph.precedes(n, start))]
+    widths = [n for n in made if op(n) == "embedding"]
+    after = [n for n in made if any(graph.precedes(e, n) for e in widths)]
+    products = [n for n in after if op(n) in _PRODUCTS]
+    if len(products) > 1 or any(op(n) in ("_softmax", "_safe_softmax", "topk") for n in after):
+        yield f"{start.name}: what is before the first sum is no embedding"
+
+
+def _loose(graph: Flow, start: Node, end: Node) -> Node | None:
+    """An operator of a norm before a branch's first product or after its last."""
+    region = graph.between(start, end)
+    products = [n for n in region if op(n) in _PRODUCTS]
+    if not products:
+        return next((n for n in region if op(n) in _ELEMENTWISE), None)
+    for node in region:
+        if not any(graph.precedes(p, node) or p is node for p in products) and op(node) not in _BEFORE:
+            return node
+        if op(node) not in _ELEMENTWISE:
+            continue
+        if not any(graph.precedes(node, p) for p in products):
+            return node  # after the last product
+    return None

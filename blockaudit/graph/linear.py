@@ -1,0 +1,105 @@
+"""A proposed residual sum, replayed: it must be the factors times its terms and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch.fx import Node
+
+from blockaudit.graph.flow import Flow, op, replay, shape
+
+_CLOSE = 1e-9
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
+
+
+def is_sum(
+    graph: Flow, constants: Mapping[str, torch.Tensor], total: Node, terms: Sequence[tuple[Node, float | None]]
+) -> bool:
+    """Whether `total` is the sum of factor times value over `terms`.
+
+    A factor of None is one that is learned: it must be the same for every row.
+    """
+    generator = torch.Generator().manual_seed(21)
+
+    def fresh(node: Node) -> torch.Tensor:
+        return torch.randn(shape(node), generator=generator, dtype=torch.float64)
+
+    cuts = {t: fresh(t) for t, _ in terms}
+    region = _region(graph, total, set(cuts))
+    if region is None or len(cuts) != len(terms):
+        return False
+    given = {
+        n: constants[str(n.target)].double() if str(n.target) in constants else fresh(n)
+        for n in region
+        if n.op == "get_attr"
+    }
+    try:
+        result = replay(region, {**given, **cuts})[total]
+        expected = torch.zeros_like(result)
+        for term, factor in terms:
+            gain = _gain(region, given, cuts, total, term) if factor is None else factor
+            if gain is None:
+                return False
+            expected = expected + gain * cuts[term].reshape(result.shape)
+    except (RuntimeError, TypeError, ValueError, KeyError):
+        return False
+    return bool((result - expected).abs().max() <= _CLOSE * (1 + expected.abs().max()))
+
+
+def _region(graph: Flow, total: Node, cuts: set[Node]) -> list[Node] | None:
+    """What makes `total` of the cuts and of parameters; None where tokens reach it by another way."""
+    found: set[Node] = set()
+    todo = [total]
+    while todo:
+        node = todo.pop()
+        if node in cuts or node in found:
+            continue
+        if node.op == "placeholder":
+            return None
+        found.add(node)
+        todo += node.all_input_nodes
+    return sorted(found, key=graph.index.__getitem__)
+
+
+def _gain(
+    region: list[Node],
+    given: Mapping[Node, torch.Tensor],
+    cuts: Mapping[Node, torch.Tensor],
+    total: Node,
+    term: Node,
+) -> torch.Tensor | None:
+    """The derivative of `total` along a term, where it is one number a channel."""
+    still = {n: torch.zeros_like(v) for n, v in cuts.items()}
+    ones = {**still, term: torch.ones_like(cuts[term])}
+    gain = replay(region, {**given, **ones})[total] - replay(region, {**given, **still})[total]
+    rows = gain.reshape(-1, gain.shape[-1])
+    return rows[0] if torch.allclose(rows, rows[:1].expand_as(rows), rtol=_CLOSE, atol=_CLOSE) else None
+
+
+def causal(graph: Flow, constants: Mapping[str, torch.Tensor], weights: Node) -> bool:
+    """Whether attention weights are zero on later positions, whatever the scores: the masking alone is replayed."""
+    generator = torch.Generator().manual_seed(22)
+    known: dict[Node, torch.Tensor] = {}
+    made: set[Node] = set()
+    todo = [weights]
+    while todo:
+        node = todo.pop()
+        if node in made or node in known:
+            continue
+        if node.op == "placeholder":
+            known[node] = torch.ones(shape(node), dtype=torch.long)
+        elif op(node) in _PRODUCTS and graph.is_data(node):
+            known[node] = torch.randn(shape(node), generator=generator, dtype=torch.float64)
+        elif node.op == "get_attr" and str(node.target) in constants:
+            known[node] = constants[str(node.target)]
+        elif node.op == "get_attr":
+            known[node] = torch.randn(shape(node), generator=generator, dtype=torch.float64)
+        else:
+            made.add(node)
+            todo += node.all_input_nodes
+    try:
+        found = replay(sorted(made, key=graph.index.__getitem__), known)[weights]
+    except (RuntimeError, TypeError, ValueError, KeyError, IndexError):
+        return False
+    return bool(found.triu(1).eq(0).all()) and bool(found.gt(0).any())
