@@ -44,7 +44,7 @@ def testify(bound: BoundManifest, config: Mapping[str, Any]) -> Executed:
     if unknown:
         # A depth that cannot be one would be built all the same, layer by layer.
         return Executed(Testimony("executed"), failure=f"how many layers {', '.join(unknown)} has cannot be told")
-    short = _shortened(bound, config, spans)
+    short, depths = _shortened(bound, config, spans)
     try:
         recording = record(short)
     except RecordingError as error:
@@ -53,7 +53,7 @@ def testify(bound: BoundManifest, config: Mapping[str, Any]) -> Executed:
         exact: Recording | None = record(short, torch.float32)
     except RecordingError:
         exact = None  # some operators exist in bfloat16 alone; its constants are then rounded ones
-    said, unread = _Speaker(bound, spans, recording, exact).speak()
+    said, unread = _Speaker(bound, spans, recording, exact, depths).speak()
     return Executed(Testimony("executed", said), unread=tuple(unread))
 
 
@@ -63,8 +63,11 @@ def testify_candidate(bound: BoundManifest, recording: Recording, exact: Recordi
     return Executed(Testimony("executed", said), unread=tuple(unread))
 
 
-def _shortened(bound: BoundManifest, config: Mapping[str, Any], spans: list[StackSpan]) -> dict[str, Any]:
-    """The config with no more layers than patterns need: every key of a layer count, and lists of one entry a layer."""
+def _shortened(
+    bound: BoundManifest, config: Mapping[str, Any], spans: list[StackSpan]
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """The config with no more layers than patterns need (counts, and lists of one entry a layer), and those depths."""
+    depths: dict[str, int] = {}
     # Where config.json names no class, it is the one that the manifest was bound as.
     named = bound.class_name or next(iter(bound.manifest.match.classes), bound.manifest.match.base_class)
     short = {**config, "architectures": [named]} if named else dict(config)
@@ -76,8 +79,8 @@ def _shortened(bound: BoundManifest, config: Mapping[str, Any], spans: list[Stac
             entries = cast("list[Any]", value) if isinstance(value, list) else []
             if len(entries) == span.run:
                 short[key] = entries[:MOST_LAYERS]
-        short[keys[0]] = MOST_LAYERS
-    return short
+        short[keys[0]] = depths[span.name] = MOST_LAYERS
+    return short, depths
 
 
 def testify_alone(recording: Recording, exact: Recording | None) -> Executed:
@@ -104,12 +107,16 @@ def _period(stream: Stream) -> int:
 
 class _Speaker:
     def __init__(
-        self, bound: BoundManifest, spans: list[StackSpan], recording: Recording, exact: Recording | None
+        self,
+        bound: BoundManifest,
+        spans: list[StackSpan],
+        recording: Recording,
+        exact: Recording | None,
+        depths: Mapping[str, int] | None = None,
     ) -> None:
         self.bound, self.spans, self.recording = bound, spans, recording
         self.reader = Reader(recording)
-        # A user's module is run whole.
-        self.most = MOST_LAYERS if recording.version else None
+        self.depths = depths or {}  # layers that were run, of stacks that were not run whole
         self.exact = Reader(exact) if exact is not None else None
         self.said: dict[str, Statement] = {}
         self.unread: list[str] = []
@@ -172,7 +179,7 @@ class _Speaker:
     def _steps(self, span: StackSpan, stream: Stream | None) -> list[_Step]:
         """Branches in order of execution, with their layer numbers."""
         adds = stream.adds if stream else ()
-        layers = min(span.run or 0, self.most or len(adds))
+        layers = self.depths.get(span.name, span.run or 0)
         if not layers or not adds or len(adds) % layers:
             self.unread.append(f"{span.name}: {len(adds)} residual adds in {layers} layers")
             return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from math import isfinite
 
 import msgspec
 
@@ -28,13 +29,14 @@ def solve(text: str, symbol: str, size: int, env: Mapping[str, object]) -> int |
         at = [grammar.evaluate(text, {**env, symbol: x}) for x in (0, 1, 2)]
     except grammar.ExpressionError:
         return None
-    if not all(isinstance(v, int | float) for v in at):
+    if not all(isinstance(v, int | float) and isfinite(v) for v in at):
         return None
     slope = at[1] - at[0]
     if slope == 0 or at[2] - at[1] != slope or (size - at[0]) % slope:
         return None
     value = (size - at[0]) // slope
-    return int(value) if value > 0 else None
+    # A config may give a factor so small that no whole number is left.
+    return int(value) if isfinite(value) and value > 0 else None
 
 
 def solved(bound: BoundManifest, binding: Binding) -> dict[str, Solved]:

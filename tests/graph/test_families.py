@@ -42,6 +42,8 @@ FLIPS: list[tuple[str, dict[str, Any]]] = [
     ("bert", {"is_decoder": True, "add_cross_attention": True}),
     ("albert", {"inner_group_num": 2}),
     ("bart", {"scale_embedding": True}),
+    ("llama", {"num_hidden_layers": 16}),
+    ("albert", {"num_hidden_layers": 12}),
     ("gemma2", {"final_logit_softcapping": None, "attn_logit_softcapping": 20.0}),
 ]
 
@@ -106,6 +108,13 @@ def test_a_pinned_manifest_is_held_against_the_graph(
     report = pipeline.inspect(tmp_path, manifest=str(pinned), level="graph")
     assert report.verdict == "rejected"
     assert rules <= {f.name for f in report.findings if f.severity == "error"}
+
+
+def test_a_base_class_has_no_logits_to_scale(tmp_path: Path) -> None:
+    models.build("llama").base_model.save_pretrained(tmp_path)
+    report = pipeline.inspect(tmp_path, level="graph")
+    assert report.verdict == "accepted"
+    assert not [r.field for r in report.contract if r.field.startswith("logits.")]
 
 
 def test_a_class_that_transformers_lacks_leaves_the_audit_unverified(tmp_path: Path) -> None:
