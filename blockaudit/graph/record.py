@@ -77,6 +77,8 @@ def _class(transformers: Any, config: Any, data: Mapping[str, Any]) -> Any:
 
 def _record(transformers: Any, data: dict[str, Any], dtype: torch.dtype) -> Recording:
     model_type = data.get("model_type")
+    if model_type not in transformers.CONFIG_MAPPING:
+        raise ValueError(f"transformers {transformers.__version__} has no model type {model_type!r} to build")
     config = transformers.CONFIG_MAPPING[model_type].from_dict({k: v for k, v in data.items() if k != "auto_map"})
     config._attn_implementation = "eager"
     config._experts_implementation = "batched_mm"

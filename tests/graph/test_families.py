@@ -124,3 +124,4 @@ def test_a_class_that_transformers_lacks_leaves_the_audit_unverified(tmp_path: P
     path.write_text(json.dumps({**config, "architectures": ["LlamaForCausalLM"], "model_type": "llama_from_nowhere"}))
     report = pipeline.inspect(tmp_path, manifest="llama", level="graph")
     assert (report.verdict, [f.name for f in report.findings]) == ("unverified", ["graph-unclassified"])
+    assert "has no model type 'llama_from_nowhere' to build" in report.findings[0].message
