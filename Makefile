@@ -13,7 +13,7 @@ help:
 	@echo "make test    the test suite          make lint    ruff: format and rules"
 	@echo "make types   pyright, strict         make soak    long property and fuzz runs"
 	@echo "make bench   measure speed           make venv    the environment for all of these"
-	@echo "make census  read the graph of every text model type of transformers into build/census.md"
+	@echo "make census  read the graph of every text model type of transformers into docs/census.md"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -47,7 +47,7 @@ soak: $(VENV)/.stamp
 
 # Reads the graph of every text model type of the installed transformers (about ten minutes).
 census: $(VENV)/.stamp
-	$(BIN)/python -m blockaudit.graph.census --output build/census.md
+	$(BIN)/python -m blockaudit.graph.census --output docs/census.md
 
 bench: $(VENV)/.stamp
 	$(BIN)/python -m benchmarks

@@ -5,14 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.results import Row, document, table
+from benchmarks.results import GRAPH_MEGABYTES, GRAPH_RATIO, Row, document, table
 from benchmarks.timing import ROOT, ROUNDS, Runs, ratio, side_by_side
 
 HERE = ROOT / "benchmarks"
 TINY = str(ROOT / "fixtures" / "tiny_llama")
+GRAPH_ROUNDS = 5
 EMPTY = [str(HERE / "empty_typer.py")]
 
 
@@ -27,6 +29,7 @@ def main() -> int:
         if check.returncode != 0:
             return 1
         rows = [*_large("DeepSeek-V3", at / "deepseek"), *_large("LLaMA-3-70B", at / "llama"), *_small()]
+        rows += _graph("LLaMA-3-70B", at / "llama", at / "cache")
     print(table(rows))
     (HERE / "RESULTS.md").write_text(document(rows, check.stdout.splitlines(), ROUNDS))
     return 0 if all(row.kept for row in rows) else 1
@@ -44,6 +47,27 @@ def _large(name: str, source: Path) -> Iterator[Row]:
     }
     runs = side_by_side(commands)
     yield _row(f"inspect {name} --format json", runs["inspect"], "headers + Typer", runs["headers"], runs["empty"])
+
+
+def _graph(name: str, source: Path, cache: Path) -> Iterator[Row]:
+    """The graph level by what it has to import and build; and from the cache by the headers level."""
+    graph = [*_inspect(str(source), "json"), "--level", "graph"]
+    commands = {
+        "build": [str(HERE / "meta_build.py"), str(source)],
+        "cold": graph,
+        "warm": graph,
+        "headers": _inspect(str(source), "json"),
+    }
+    offline = {"HF_HUB_OFFLINE": "1"}
+    settings = {
+        "build": offline,
+        "cold": {**offline, "BLOCKAUDIT_CACHE": "off"},
+        "warm": {**offline, "BLOCKAUDIT_CACHE": "on", "BLOCKAUDIT_CACHE_DIR": str(cache)},
+    }
+    runs = side_by_side(commands, GRAPH_ROUNDS, settings)
+    for which, floor, under in (("cold", "meta build", runs["build"]), ("warm", "inspect, headers", runs["headers"])):
+        row = _row(f"inspect {name} --level graph, {which}", runs[which], floor, under)
+        yield replace(row, largest_ratio=GRAPH_RATIO, most_megabytes=GRAPH_MEGABYTES)
 
 
 def _small() -> Iterator[Row]:

@@ -29,13 +29,21 @@ class Runs:
         return median(self.seconds)
 
 
-def side_by_side(commands: Mapping[str, Sequence[str]], rounds: int = ROUNDS) -> dict[str, Runs]:
-    """Every command `rounds` times, in turn, after one run that is not counted."""
+def side_by_side(
+    commands: Mapping[str, Sequence[str]],
+    rounds: int = ROUNDS,
+    settings: Mapping[str, Mapping[str, str]] | None = None,
+) -> dict[str, Runs]:
+    """Every command `rounds` times, in turn, after one run that is not counted.
+
+    settings: environment variables of single commands.
+    """
     runs = {name: Runs() for name in commands}
     with _environment() as environment:
         for turn in range(rounds + 1):
             for name, command in commands.items():
-                seconds, megabytes = _once(command, environment)
+                own = (settings or {}).get(name, {})
+                seconds, megabytes = _once(command, {**environment, **own})
                 if turn:
                     runs[name].seconds.append(seconds)
                     runs[name].megabytes = max(runs[name].megabytes, megabytes)

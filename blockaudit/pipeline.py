@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from blockaudit import __version__
@@ -21,9 +22,12 @@ from blockaudit.manifest.load import LoadedManifest, library
 from blockaudit.reconcile import contract, expand
 from blockaudit.reconcile.assemble import Execute, reconcile, trouble
 from blockaudit.reconcile.audit import Audit, NonFiniteTensor
+from blockaudit.records.bound import BoundManifest
 from blockaudit.records.checkpoint import Checkpoint
+from blockaudit.records.contract import Executed
+from blockaudit.records.manifest import Manifest
 from blockaudit.records.report import Finding, ManifestChoice, Report, Subject, Verdict
-from blockaudit.rules import registry, t120_graph_unclassified
+from blockaudit.rules import registry, t120_graph_unclassified, t133_dropout_active_in_eval
 
 if TYPE_CHECKING:
     from blockaudit.manifest.draft import Draft
@@ -38,6 +42,7 @@ def inspect(
     manifest: str | None = None,
     level: str = "headers",
     candidate: str | None = None,
+    trust_remote_code: bool = False,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     strict: bool = False,
@@ -51,9 +56,10 @@ def inspect(
     torch and transformers) or `values,graph`. select, ignore: rule codes, names or prefixes. strict: warnings reject.
     candidate: `FILE.py:NAME`, a user's own module (its code is run) that `graph` runs in place of the class that
     config.json names. With a source of None the contract is what it executes alone: accepted where the graph was
-    read, else unverified.
-    allow_unverified: the verdict stands, for the caller to treat as accepted. Nothing is written, and nothing of the
-    source is executed. Raises RequestError where there is nothing to audit.
+    read, else unverified. trust_remote_code: modelling code in the source's own folder may be run, where config.json
+    takes its class from it; nothing is ever downloaded.
+    allow_unverified: the verdict stands, for the caller to treat as accepted. Nothing is written, and without
+    trust_remote_code nothing of the source is executed. Raises RequestError where there is nothing to audit.
     """
     del allow_unverified
     levels = _levels(level)
@@ -71,42 +77,69 @@ def inspect(
         choice = choose(manifest, checkpoint) if _is_model(checkpoint) else Nearest(None, 0.0)
         non_finite = tuple(_non_finite(checkpoint, progress)) if "values" in levels else ()
         with gc_paused():
-            audit, loaded = _audit(checkpoint, choice, level, non_finite, candidate)
+            audit, loaded = _audit(checkpoint, choice, level, non_finite, candidate, trust_remote_code)
             findings = _findings(rules, audit, loaded)
             return _report(audit, _chosen(choice, loaded), findings, strict)
     finally:
         close_files()
 
 
-def draft(source: str | os.PathLike[str], *, pin: bool = False, level: str | None = None) -> Draft:
+def draft(
+    source: str | os.PathLike[str], *, pin: bool = False, level: str | None = None, candidate: str | None = None
+) -> Draft:
     """The manifest that a source itself supports; `pin` freezes its config values.
 
     level: `headers` (keys, shapes and config.json), or `graph`: the manifest of the library's family is drafted, and
     only where the operators that its class runs say the same in every field. By default `graph` where torch is
-    installed and the graph confirms the draft, else `headers`, with a remark. Raises RequestError where there is
-    nothing to draft from, or where a level that was asked for cannot be had.
+    installed and the graph confirms the draft, else `headers`, with a remark. candidate: `FILE.py:NAME`, a user's own
+    module that has to confirm the manifest of the library's family in place of the class that config.json names.
+    Raises RequestError where there is nothing to draft from, or where a level that was asked for cannot be had.
     """
     from blockaudit.manifest.draft import Draft
     from blockaudit.manifest.draft import draft as drafted
 
     if level not in (None, "headers", "graph"):
         raise RequestError(f"unknown --level {level!r}: expected headers or graph")
+    if candidate is not None and level == "headers":
+        raise RequestError("--candidate is what --level graph runs: leave --level headers out")
+    level = "graph" if candidate is not None else level
     checkpoint = open_checkpoint(os.fspath(source))
     choice = choose(None, checkpoint)
     loaded = choice.loaded if isinstance(choice, Choice) else None
-    found = drafted(checkpoint, loaded, pin)
     if level == "headers" or (level is None and not _can_execute()):
-        return found
+        return drafted(checkpoint, loaded, pin)
     try:
-        _executed_as_declared(checkpoint, loaded)
+        executed = loaded or (_of_its_class(checkpoint) if candidate is None else None)
+        _executed_as_declared(checkpoint, executed, candidate)
     except RequestError as error:
         if level is not None:
             raise
+        found = drafted(checkpoint, loaded, pin)
         return Draft(found.manifest, (*found.remarks, f"drafted from headers: {error}"))
+    found = drafted(checkpoint, executed, pin)
     return Draft(replace(found.manifest, witness="graph"), found.remarks)
 
 
-def _executed_as_declared(checkpoint: Checkpoint, loaded: LoadedManifest | None) -> None:
+def _of_its_class(checkpoint: Checkpoint) -> LoadedManifest | None:
+    """A manifest of a family that the library lacks, drafted from the class that config.json names.
+
+    None where there is no config.json. Raises RequestError where the class gives no whole manifest.
+    """
+    config = effective_config(checkpoint.config)
+    if config is None:
+        return None
+    _needs_torch()
+    from blockaudit.graph.drafting.catalog import Unfit
+    from blockaudit.graph.drafting.source import of_config
+
+    try:
+        data = of_config(config)
+    except Unfit as error:
+        raise RequestError(f"{checkpoint.source}: its class gives no whole manifest: {error}") from error
+    return LoadedManifest(convert(data, Manifest), config["model_type"], "")
+
+
+def _executed_as_declared(checkpoint: Checkpoint, loaded: LoadedManifest | None, candidate: str | None = None) -> None:
     """Raises RequestError unless the executed graph confirms the manifest."""
     config = effective_config(checkpoint.config)
     if loaded is None or config is None:
@@ -114,7 +147,7 @@ def _executed_as_declared(checkpoint: Checkpoint, loaded: LoadedManifest | None)
             f"{checkpoint.source}: no family of the library to read the graph against; "
             "--level headers drafts what keys, shapes and config.json show"
         )
-    execute = _executor(config)
+    execute = _executor(config) if candidate is None else _candidate(candidate, checkpoint.source)
     reconciled = reconcile(checkpoint, loaded.manifest, config, whole=False, execute=execute)
     executed = reconciled.executed
     wrong = [r.field for r in reconciled.rows if "executed" in r.statements and r.agrees is False]
@@ -132,17 +165,23 @@ def _audit(
     level: str,
     non_finite: tuple[NonFiniteTensor, ...],
     candidate: str | None = None,
+    trusted: bool = False,
 ) -> tuple[Audit, LoadedManifest | None]:
     config = effective_config(checkpoint.config)
+    code = checkpoint.folder if trusted else None
     if isinstance(choice, Nearest):
-        return Audit(checkpoint, config, level, None, choice.id, choice.score, non_finite), None
+        alone = _unmanifested(checkpoint, config, candidate, code) if "graph" in level else None
+        return Audit(checkpoint, config, level, None, choice.id, choice.score, non_finite, alone), None
     # Families whose keys fit equally well are told apart by what else they say of this checkpoint.
     candidates = [choice.loaded, *(library(name) for name in choice.also)]
     whole = "values" in level
-    tried = [(loaded, reconcile(checkpoint, loaded.manifest, config, whole=whole)) for loaded in candidates]
-    loaded, reconciled = min(tried, key=lambda item: trouble(item[1]))
-    if "graph" in level and config is not None:
-        execute = _executor(config) if candidate is None else _candidate(candidate, checkpoint.source)
+    executes = "graph" in level and config is not None
+    loaded, reconciled = candidates[0], None
+    if len(candidates) > 1 or not executes:
+        tried = [(loaded, reconcile(checkpoint, loaded.manifest, config, whole=whole)) for loaded in candidates]
+        loaded, reconciled = min(tried, key=lambda item: trouble(item[1]))
+    if config is not None and executes:
+        execute = _executor(config, code) if candidate is None else _candidate(candidate, checkpoint.source)
         reconciled = reconcile(checkpoint, loaded.manifest, config, whole=whole, execute=execute)
     return Audit(checkpoint, config, level, reconciled, None, 0.0, non_finite), loaded
 
@@ -170,8 +209,8 @@ def _candidate(candidate: str, source: str) -> Execute:
     from blockaudit.graph.candidate import recordings
     from blockaudit.graph.witness import testify_candidate
 
-    low, exact = recordings(candidate, source)
-    return lambda bound: testify_candidate(bound, low, exact)
+    low, exact, training = recordings(candidate, source)
+    return lambda bound: testify_candidate(bound, low, exact, training)
 
 
 def _alone(candidate: str, rules: tuple[registry.Entry, ...], strict: bool) -> Report:
@@ -179,15 +218,16 @@ def _alone(candidate: str, rules: tuple[registry.Entry, ...], strict: bool) -> R
     from blockaudit.graph.candidate import recordings
     from blockaudit.graph.witness import testify_alone
 
-    low, exact = recordings(candidate, None)
-    executed = testify_alone(low, exact)
-    asked = any(entry.rule is t120_graph_unclassified.RULE for entry in rules)
-    findings = registry.ordered(t120_graph_unclassified.of(executed)) if asked else ()
+    low, exact, training = recordings(candidate, None)
+    executed = testify_alone(low, exact, training)
+    asked = {entry.rule.code for entry in rules}
+    speak = (t120_graph_unclassified, t133_dropout_active_in_eval)
+    findings = registry.ordered(f for rule in speak if rule.RULE.code in asked for f in rule.of(executed))
     rows = contract.reconcile([executed.testimony])
     unread = bool(executed.failure or executed.unread or not rows)
     return Report(
         kind="inspection",
-        verdict="rejected" if strict and findings else "unverified" if unread else "accepted",
+        verdict=_of_findings(findings, strict) or ("unverified" if unread else "accepted"),
         level="graph",
         subject=_module(candidate, exact.sizes),
         manifest=None,
@@ -203,12 +243,39 @@ def _module(candidate: str, sizes: dict[str, tuple[int, ...]]) -> Subject:
     return Subject(candidate, "module", (), len(sizes), sum(prod(s) for s in sizes.values()), 0, {})
 
 
-def _executor(config: dict[str, Any]) -> Execute:
-    """The executed witness for this config. Raises RequestError where torch and transformers are not installed."""
-    _needs_torch()
-    from blockaudit.graph.witness import testify
+def _executor(config: dict[str, Any], code: str | None = None) -> Execute:
+    """The executed witness for this config; code is the folder whose own modelling code may be run.
 
-    return lambda bound: testify(bound, config)
+    Raises RequestError where torch and transformers are not installed.
+    """
+    _needs_torch()
+    return lambda bound: _testified(bound, config, code)
+
+
+def _testified(bound: BoundManifest | None, config: dict[str, Any], code: str | None) -> Executed:
+    """What the class that config names executes, held against a manifest or for itself."""
+    from blockaudit.graph.cache import remembered
+
+    def run() -> Executed:
+        from blockaudit.graph.witness import testify, testify_class
+
+        return testify_class(config, code) if bound is None else testify(bound, config, code)
+
+    # A checkpoint's own code is anybody's: only what the installed library runs is remembered.
+    return remembered(bound, config, run) if code is None else run()
+
+
+def _unmanifested(
+    checkpoint: Checkpoint, config: dict[str, Any] | None, candidate: str | None, code: str | None
+) -> Executed | None:
+    """What is executed where no manifest speaks of it."""
+    _needs_torch()
+    if candidate is not None:
+        from blockaudit.graph.candidate import recordings
+        from blockaudit.graph.witness import testify_alone
+
+        return testify_alone(*recordings(candidate, checkpoint.source))
+    return _testified(None, config, code) if config is not None and _is_model(checkpoint) else None
 
 
 def _findings(rules: tuple[registry.Entry, ...], audit: Audit, loaded: LoadedManifest | None) -> tuple[Finding, ...]:
@@ -250,7 +317,8 @@ def _is_model(checkpoint: Checkpoint) -> bool:
 
 
 def _report(audit: Audit, chosen: ManifestChoice | None, findings: tuple[Finding, ...], strict: bool) -> Report:
-    rows = audit.reconciled.rows if audit.reconciled else ()
+    alone = contract.reconcile([audit.alone.testimony]) if audit.alone is not None else ()
+    rows = audit.reconciled.rows if audit.reconciled else alone
     return Report(
         kind="inspection",
         verdict=_verdict(audit, findings, strict),
@@ -266,13 +334,19 @@ def _report(audit: Audit, chosen: ManifestChoice | None, findings: tuple[Finding
 
 def _verdict(audit: Audit, findings: tuple[Finding, ...], strict: bool) -> Verdict:
     """Rejected by any error; unverified where something that this level needs could not be known; else accepted."""
-    if any(f.severity == "error" or (strict and f.severity == "warning") for f in findings):
-        return "rejected"
+    if (verdict := _of_findings(findings, strict)) is not None:
+        return verdict
     if audit.reconciled is None or audit.config is None or registry.leaves_unverified(findings):
         return "unverified"
     if any(r.required and not r.known for r in audit.reconciled.rows):
         return "unverified"
     return "accepted"
+
+
+def _of_findings(findings: tuple[Finding, ...], strict: bool) -> Verdict | None:
+    """`rejected` where any finding rejects."""
+    rejects = any(f.severity == "error" or (strict and f.severity == "warning") for f in findings)
+    return "rejected" if rejects else None
 
 
 def _subject(checkpoint: Checkpoint) -> Subject:

@@ -12,6 +12,7 @@ from typing import Any
 
 from blockaudit.errors import RequestError
 
+_DRAFTED, _FEW = "drafted", 40
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -29,15 +30,36 @@ def schema_path(name: str) -> Path:
 
 def manifest_ids() -> tuple[str, ...]:
     """Ids of the manifests in the library, sorted."""
-    return tuple(sorted(path.stem for path in _folder("manifests").glob("*.json")))
+    return tuple(sorted(_manifests()))
+
+
+def handmade_ids() -> tuple[str, ...]:
+    """Ids of those of them that were written by hand, sorted."""
+    return tuple(sorted(name for name, path in _manifests().items() if path.parent.name != _DRAFTED))
 
 
 def manifest_path(manifest_id: str) -> Path:
     """Where the library manifest of that id lies."""
     # Membership first: an id such as `../x` never becomes a path.
-    if manifest_id not in manifest_ids():
-        raise RequestError(f"no manifest {manifest_id!r} in the library: it has {', '.join(manifest_ids()) or 'none'}")
-    return _folder("manifests") / f"{manifest_id}.json"
+    known = _manifests()
+    if manifest_id not in known:
+        import difflib
+
+        listed = known if len(known) <= _FEW else difflib.get_close_matches(manifest_id, known, 5)
+        said = ", ".join(sorted(listed)) or ("none" if not known else f"{len(known)}; `manifest list` names them")
+        raise RequestError(f"no manifest {manifest_id!r} in the library: it has {said}")
+    return known[manifest_id]
+
+
+def index_path() -> Path:
+    """Where the index lies by which a family is chosen without its manifest being read."""
+    return _folder("manifests") / "index" / "signatures.json"
+
+
+def _manifests() -> dict[str, Path]:
+    """Id to file. One that was written by hand stands before one drafted of the same id."""
+    folder = _folder("manifests")
+    return {p.stem: p for of in (folder / _DRAFTED, folder) for p in of.glob("*.json")}
 
 
 @cache

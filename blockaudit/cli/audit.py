@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -35,6 +36,8 @@ def audit_each(sources: Sequence[str | None], audit: Callable[[str | None], Repo
     output.check_report_paths(shown.files, [s for s in sources if s is not None])
 
     several = len(sources) > 1
+    if several:
+        gc.enable()
     show = _shower(chosen, shown, several)
     statuses: set[int] = set()
     reports: list[Report] = []

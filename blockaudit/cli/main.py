@@ -57,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     # A name that the terminal's encoding cannot show is shown by its escape, never as a crash.
     for stream in (sys.stdout, sys.stderr):
         _soften(stream)
+    gc.disable()  # what a command makes is no garbage until it ends (several audits in one turn it on again)
     try:
         status = run(sys.argv[1:] if argv is None else argv)
     except Exception as error:
@@ -64,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     flush()
     # The process ends here: looking through everything for garbage once more would take longer than a small audit.
     gc.freeze()
+    gc.enable()
     sys.exit(status)
 
 

@@ -14,7 +14,11 @@ from blockaudit.errors import RequestError
 from blockaudit.manifest import diff as differences
 from blockaudit.manifest import load
 from blockaudit.manifest.show import describe, summary
+from blockaudit.manifest.wiring import wiring
 from blockaudit.report.escape import escape
+from blockaudit.report.wiring import svg
+from blockaudit.report.wiring.layout import layout
+from blockaudit.report.wiring.text import render as drawn
 
 app = typer.Typer(
     name="manifest",
@@ -27,6 +31,7 @@ app = typer.Typer(
 FormatName = Annotated[str, typer.Option("--format", metavar="FORMAT", help="Format on stdout: text or json.")]
 Id = Annotated[str, typer.Argument(metavar="ID|FILE", help="A library id (llama) or a .json/.yaml file.")]
 DIFFERENT, UNSERVED = 1, 2
+_WHO = ("manifest commands write", "manifest show writes")
 
 
 @app.command("list")
@@ -49,12 +54,31 @@ def list_(format_name: FormatName = "text") -> int:
 
 
 @app.command()
-def show(manifest: Id, format_name: FormatName = "text") -> int:
-    """Show one manifest: its equation, norms, dimensions, keys and ties."""
-    _check_format(format_name)
+def show(
+    manifest: Id,
+    format_name: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="text, json, or svg: the wiring alone, as a picture.")
+    ] = "text",
+    output_file: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Where to write it; default: stdout.")
+    ] = None,
+) -> int:
+    """Show one manifest: its equation, wiring, norms, dimensions, keys and ties."""
+    _check_format(format_name, "text", "json", "svg")
+    if output_file is not None:
+        output.check_report_paths([output_file], [manifest], "--output")
     loaded = load.load(manifest)
     shown = {"id": loaded.id, "sha256": loaded.sha256, **describe(loaded.manifest)}
-    output.say(_json(shown) if format_name == "json" else manifest_text.shown(shown))
+    if format_name == "json":
+        text = _json(shown)
+    else:
+        drawing = layout(wiring(loaded.manifest))
+        plain = output_file is None and not output.draws_boxes()
+        text = svg.render(drawing) if format_name == "svg" else manifest_text.shown(shown, drawn(drawing, plain))
+    if output_file is None:
+        output.say(text)
+    else:
+        output.write_report(output_file, text, "--output")
     return 0
 
 
@@ -111,6 +135,14 @@ def draft(
         typer.Option(metavar="LEVEL", help="What to draft from: headers, or graph (default where torch is installed)."),
     ] = None,
     pin: Annotated[bool, typer.Option("--pin", help="Freeze every value that is bound to config.json.")] = False,
+    candidate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:NAME",
+            help="Your own module, which has to confirm the manifest in place of the class that config.json names. "
+            "The file is run.",
+        ),
+    ] = None,
     output_file: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="Where to write it; default: stdout.")
     ] = None,
@@ -125,7 +157,7 @@ def draft(
     from blockaudit import pipeline
     from blockaudit.manifest.draft import encode
 
-    result = pipeline.draft(source, pin=pin, level=level)
+    result = pipeline.draft(source, pin=pin, level=level, candidate=candidate)
     for remark in result.remarks:
         output.remark(remark)
     text = encode(result.manifest)
@@ -148,9 +180,11 @@ def _findings(name: str) -> tuple[str, list[str]]:
     return kind, contradictions(found)
 
 
-def _check_format(name: str) -> None:
-    if name not in ("text", "json"):
-        raise RequestError(f"unknown format {escape(name)!r}: manifest commands write text or json")
+def _check_format(name: str, *formats: str) -> None:
+    known = formats or ("text", "json")
+    if name not in known:
+        written = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise RequestError(f"unknown format {escape(name)!r}: {_WHO[bool(formats)]} {written}")
 
 
 def _json(data: Any) -> str:

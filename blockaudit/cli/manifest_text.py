@@ -15,10 +15,11 @@ def listed(rows: Sequence[dict[str, Any]]) -> str:
     return _table(("id", "model types", "block", "evidence"), table)
 
 
-def shown(it: dict[str, Any]) -> str:
-    """One manifest on a page."""
+def shown(it: dict[str, Any], drawing: str) -> str:
+    """One manifest on a page, with the drawing of its wiring."""
     parts = [_identity(it)]
     parts += [_stack(s) for s in it["stacks"]]
+    parts.append("Wiring, read downwards\n" + "".join(f"  {line}".rstrip() + "\n" for line in drawing.splitlines()))
     if it["norms"]:
         columns = ("site", "family", "epsilon", "epsilon from", "offset", "bias", "work dtype", "cast")
         keys = ("site", "family", "epsilon", "epsilon_source", "scale_offset", "bias", "work_dtype", "cast_order")
@@ -70,8 +71,10 @@ def compared_data(a: str, b: str, found: Comparison) -> dict[str, Any]:
 
 
 def _verdict(a: str, b: str, found: Comparison) -> str:
-    count = sum(d.changes == "function" for d in (*found.contract, *found.dims))
+    count, training = found.counted("function"), found.counted("training")
     said = "the same function" if found.same_function else f"another function: {count} fields change it"
+    if training:
+        said += f"; {training} change training alone"
     return escape(f"{a} and {b}: {said}") + "\n"
 
 
@@ -98,8 +101,14 @@ def _stack(stack: dict[str, Any]) -> str:
         lines += [f"  {line}" for line in equation]
     lines += [f"  {line}" for line in stack["around"]]
     lines += [f"  ({condition})" for condition in stack["conditions"]]
+    lines.append(f"  {'topology:':<26} {stack['topology'] or 'no name in the registry'}")
     for name in ("shortcut_crosses_norm", "branch_output_normalised", "stack_final_norm"):
-        lines.append(f"  {name.replace('_', ' ') + ':':<26} {'yes' if stack[name] else 'no'}")
+        said = "yes" if stack[name] else "no"
+        if name == "branch_output_normalised" and stack["residual_sum_normalised"]:
+            said += ", the residual sum is"
+        lines.append(f"  {name.replace('_', ' ') + ':':<26} {said}")
+    counts = [f"{count} ({kind})" if kind else str(count) for kind, count in stack["norms_per_layer"].items()]
+    lines.append(f"  {'norms in a layer:':<26} {', '.join(counts) or '-'}")
     return "".join(f"{escape(line)}\n" for line in lines)
 
 

@@ -24,6 +24,14 @@ Manifest = Annotated[
         help="A library id (llama) or a .json/.yaml file. Default: chosen from config.json, else from the key set.",
     ),
 ]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="With --level graph: run modelling code from SOURCE's own folder, where config.json takes its class from "
+        "it. Nothing is downloaded.",
+    ),
+]
 FormatName = Annotated[
     str, typer.Option("--format", metavar="FORMAT", help="Format on stdout: text or json.", rich_help_panel=_OUTPUT)
 ]

@@ -71,6 +71,15 @@ def wants_color(no_color: bool) -> bool:
     return not plain and sys.stdout.isatty()
 
 
+def draws_boxes() -> bool:
+    """Whether stdout has the characters that a drawing is made of."""
+    try:
+        "─│╌⊕◀\u00d7".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
 def width() -> int:
     """Columns of the terminal, or of a page where there is none."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PAGE

@@ -11,6 +11,8 @@ import torch
 
 from blockaudit.errors import RequestError
 from blockaudit.graph.record import Recording, RecordingError, record_module
+from blockaudit.graph.training import Training, record_module_training
+from blockaudit.graph.weightless import Weightless
 
 
 def build(candidate: str, source: str | None, dtype: torch.dtype) -> torch.nn.Module:
@@ -25,23 +27,41 @@ def build(candidate: str, source: str | None, dtype: torch.dtype) -> torch.nn.Mo
     if not callable(make):
         raise RequestError(f"--candidate: {path} defines no callable {name!r}")
     made = _guarded(candidate, lambda: make(source, device="cpu", dtype=dtype))
+    if not isinstance(made, torch.nn.Module) and callable(getattr(made, "trace", None)):
+        raise RequestError(
+            f"--candidate {candidate}: {name} returned an object with trace(), which has no operators to read: return "
+            "the torch.nn.Module itself, or judge its traces with `blockaudit conform`"
+        )
     if not isinstance(made, torch.nn.Module):
         raise RequestError(f"--candidate {candidate}: {name} returned {type(made).__name__}, not a torch.nn.Module")
     return made
 
 
-def recorded(candidate: str, source: str | None, dtype: torch.dtype) -> Recording:
+def _recorded(candidate: str, made: torch.nn.Module) -> Recording:
     """One forward pass of the user's module. Raises RequestError, also for what its own code raises."""
-    made = build(candidate, source, dtype)
     try:
         return record_module(made)
     except RecordingError as error:
         raise RequestError(f"--candidate {candidate}: {error}") from error
 
 
-def recordings(candidate: str, source: str | None) -> tuple[Recording, Recording]:
-    """The module in bfloat16, which shows the casts, and in float32, whose constants are exact."""
-    return recorded(candidate, source, torch.bfloat16), recorded(candidate, source, torch.float32)
+def recordings(candidate: str, source: str | None) -> tuple[Recording, Recording, Training | None]:
+    """The module in bfloat16, which shows the casts, in float32, whose constants are exact, and in train mode."""
+    _, low = _light(candidate, source, torch.bfloat16)
+    made, exact = _light(candidate, source, torch.float32)
+    return low, exact, record_module_training(made)
+
+
+def _light(candidate: str, source: str | None, dtype: torch.dtype) -> tuple[torch.nn.Module, Recording]:
+    """The module and its recording, without the memory of large weights where its code allows that."""
+    try:
+        with Weightless():
+            made = build(candidate, source, dtype)
+        return made, record_module(made)
+    except (RequestError, RecordingError):
+        # Code that looks at its weights needs them; what is truly wrong with it shows again.
+        made = build(candidate, source, dtype)
+        return made, _recorded(candidate, made)
 
 
 def _imported(path: Path) -> Any:

@@ -1,9 +1,8 @@
 """Every text model type of the installed transformers, read, rebuilt from what was read, and listed.
 
-    python -m blockaudit.graph.census [--output docs/census.md] [TYPE...]
+    python -m blockaudit.graph.census [--output docs/census.md] [--json rows.jsonl] [--workers N] [TYPE...]
 
-A type is `confirmed` where every stack rebuilt from its equation gives the model's logits, `unclassified` where it was
-not read or where the rebuild contradicts the reading: no equation is shown that the rebuild did not confirm.
+An equation is shown only where every stack rebuilt from it gives the model's logits; any other row says why not.
 """
 
 from __future__ import annotations
@@ -13,121 +12,113 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Timer
 from typing import Any, cast
 
-# Entries to a process, and the most seconds that one may take.
-CHUNK, SECONDS = 24, 25
+from blockaudit.graph.census_table import table
+
+Entry = tuple[str, str, str]
+# The most seconds on the clock that one entry may take; a worker counts processor time itself and stops long before.
+SECONDS = 600
+_COMMAND = (sys.executable, "-W", "ignore", "-m", "blockaudit.graph.specimen")
 _MAPPINGS = (
     ("causal", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),
     ("masked", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"),
     ("seq2seq", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"),
 )
-_HEAD = ("type", "class", "equation of a layer", "norms, epsilon and its config key", "remarks", "verdict")
 
 
-def entries() -> list[tuple[str, str, str]]:
+def entries() -> list[Entry]:
     """(task, model type, class) of every entry that the installed transformers lists."""
     from transformers.models.auto import modeling_auto
 
-    found: list[tuple[str, str, str]] = []
+    found: list[Entry] = []
     for task, name in _MAPPINGS:
         for model_type, classes in cast("dict[str, Any]", getattr(modeling_auto, name)).items():
             found += [(task, model_type, c) for c in ([classes] if isinstance(classes, str) else classes)]
     return found
 
 
-def chunk(listed: list[tuple[str, str, str]], tell: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
-    """The rows of some entries from a process of their own; one that kills it is said so, and the rest goes on."""
-    rows: list[dict[str, Any]] = []
-    while len(rows) < len(listed):
-        for row in _process(listed[len(rows) :]):
-            rows.append(row)
-            tell(row)
-        if len(rows) < len(listed):
-            task, model_type, cls = listed[len(rows)]
-            died = "the process died, or ran out of time"
-            rows.append({"task": task, "type": model_type, "class": cls, "verdict": "not run", "reason": died})
-            tell(rows[-1])
-    return rows
+class Worker:
+    """A process that examines one entry at a time. One that dies or hangs is a row, and a new one is started."""
 
+    def __init__(self, command: Sequence[str] = _COMMAND) -> None:
+        self._command = command
+        self._process: subprocess.Popen[str] | None = None
 
-def _process(left: list[tuple[str, str, str]]) -> Iterator[dict[str, Any]]:
-    """Rows as they come, until the process ends by itself or is ended."""
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", "-m", "blockaudit.graph.specimen", json.dumps(left)]
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, env=env, text=True, **pipes) as process:
-        timer = Timer(SECONDS + SECONDS * len(left), process.kill)
+    def row(self, entry: Entry) -> dict[str, Any]:
+        """The row of an entry."""
+        process = self._process or self._start()
+        timer = Timer(SECONDS, process.kill)
         timer.start()
-        for line in process.stdout or ():
-            if line.startswith('{"'):
-                yield json.loads(line)
-        timer.cancel()
+        try:
+            line = self._ask(process, entry)
+        finally:
+            timer.cancel()
+        if line is not None:
+            return cast("dict[str, Any]", json.loads(line))
+        self.close()
+        task, model_type, class_name = entry
+        reason = "the process that ran it died, or took too long"
+        return {"task": task, "type": model_type, "class": class_name, "verdict": "not run", "reason": reason}
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def _start(self) -> subprocess.Popen[str]:
+        env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen(self._command, env=env, text=True, **pipes)
+        return self._process
+
+    @staticmethod
+    def _ask(process: subprocess.Popen[str], entry: Entry) -> str | None:
+        """The line that answers; model code may print lines of its own before it. None where the process ended."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(entry) + "\n")
+            process.stdin.flush()
+        except OSError:
+            return None
+        return next((line for line in process.stdout if line.startswith('{"task"')), None)
 
 
-def census(listed: list[tuple[str, str, str]], tell: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
-    """A row for each entry, in the order given; each is told of as soon as it is there."""
+def census(listed: list[Entry], tell: Callable[[dict[str, Any]], None], workers: int = 0) -> list[dict[str, Any]]:
+    """A row for each entry, in the order given; each is told of as soon as it is there.
 
-    def run(part: list[tuple[str, str, str]]) -> list[dict[str, Any]]:
-        return chunk(part, tell)
+    workers: processes at once; 0 is one for each core.
+    """
+    count = min(workers or os.cpu_count() or 1, max(len(listed), 1))
+    idle: SimpleQueue[Worker] = SimpleQueue()
+    every = [Worker() for _ in range(count)]
+    for worker in every:
+        idle.put(worker)
 
-    parts = [listed[i : i + CHUNK] for i in range(0, len(listed), CHUNK)]
-    with ThreadPoolExecutor(max(os.cpu_count() or 1, 1)) as pool:
-        return [row for rows in pool.map(run, parts) for row in rows]
+    def examine(entry: Entry) -> dict[str, Any]:
+        worker = idle.get()
+        try:
+            row = worker.row(entry)
+        finally:
+            idle.put(worker)
+        tell(row)
+        return row
 
-
-def table(rows: list[dict[str, Any]], version: str) -> str:
-    """The census as Markdown."""
-    counts = Counter(shown(r) for r in rows)
-    ran = len(rows) - counts["not run"]
-    lines = [
-        "# Census of the text models of transformers",
-        "",
-        f"Written by `python -m blockaudit.graph.census` with transformers {version}; do not edit.",
-        "",
-        f"{len(rows)} entries; {ran} ran. Confirmed: {counts['confirmed']}. Unclassified: {counts['unclassified']}, "
-        f"{sum(r['verdict'] == 'contradicted' for r in rows)} of them read in a way that the rebuild contradicts. "
-        f"Not run: {counts['not run']}.",
-        "",
-        "`h` is the state, `f(h)` a branch. Confirmed: tiny random weights, every stack rebuilt in FP64 from the "
-        "equation shown with norms of our own, gives the logits that the model gives on fresh tokens.",
-    ]
-    for task, _ in _MAPPINGS:
-        mine = [r for r in rows if r["task"] == task]
-        if mine:
-            lines += ["", f"## {task}", "", f"| {' | '.join(_HEAD)} |", f"|{' --- |' * len(_HEAD)}"]
-            lines += [_line(r) for r in mine]
-    return "\n".join(lines) + "\n"
-
-
-def shown(row: dict[str, Any]) -> str:
-    """The verdict that is published: what the rebuild contradicts is no reading."""
-    return "unclassified" if row["verdict"] in ("contradicted", "not read") else row["verdict"]
-
-
-def _line(row: dict[str, Any]) -> str:
-    good = row["verdict"] == "confirmed"
-    cells = [
-        row["type"],
-        row["class"],
-        "<br>".join(f"`{e}`" for e in row.get("equations", [])) if good else "",
-        "<br>".join(row.get("norms", [])) if good else "",
-        "<br>".join(row.get("oddities", [])),
-        "confirmed" if good else f"{shown(row)}: {row.get('reason', '')}",
-    ]
-    return "| " + " | ".join(c.replace("|", "/") for c in cells) + " |"
-
-
-def _tell(row: dict[str, Any], path: Path | None) -> None:
-    if path is not None:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            return list(pool.map(examine, listed))
+    finally:
+        for worker in every:
+            worker.close()
 
 
 def main() -> None:
@@ -136,18 +127,28 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, help="where the Markdown goes (default: standard output)")
-    parser.add_argument("--json", type=Path, help="rows as JSON lines, as they come, with what a contradiction said")
+    parser.add_argument("--json", type=Path, help="rows as JSON lines, as they come, with the seconds that each took")
+    parser.add_argument("--workers", type=int, default=0, help="processes at once (default: one for each core)")
     parser.add_argument("types", nargs="*", help="model types (default: all)")
     options = parser.parse_args()
     listed = [e for e in entries() if not options.types or e[1] in options.types]
-    began = time.monotonic()
-    rows = census(listed, lambda row: _tell(row, options.json))
-    text = table(rows, transformers.__version__)
+    done: Counter[str] = Counter()
+
+    def tell(row: dict[str, Any]) -> None:
+        done[row["verdict"]] += 1
+        said = f"[{done.total()}/{len(listed)}] {row['task']} {row['type']}: {row['verdict']}"
+        print(f"{said}{': ' + row['reason'] if row['reason'] else ''}", file=sys.stderr, flush=True)
+        if options.json is not None:
+            with options.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+    text = table(census(listed, tell, options.workers), transformers.__version__)
     if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(text, encoding="utf-8")
     else:
         print(text)
-    print(Counter(r["verdict"] for r in rows), f"{time.monotonic() - began:.0f} s", file=sys.stderr)
+    print(", ".join(f"{n} {verdict}" for verdict, n in sorted(done.items())), file=sys.stderr)
 
 
 if __name__ == "__main__":

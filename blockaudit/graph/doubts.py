@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from blockaudit.graph.flow import MOVES, Flow, op, peel, shape
+from blockaudit.graph.flow import MOVES, Flow, op, operand, peel, shape
 from blockaudit.graph.linear import is_sum
 
 _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution"}
@@ -18,10 +18,12 @@ _NORMALISE = {
     "_fused_rms_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit_no_training",
     "_native_batch_norm_legit", "cudnn_batch_norm", "_batch_norm_no_update", "batch_norm", "pow", "amax",
 }  # fmt: skip
+# What has a value's shape and none of its values.
+_SHAPES = {"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty"}
 # What may stand between a branch's input and its first product.
 _BEFORE = MOVES | {
     "_to_copy", "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "getitem", "transpose", "permute",
-    "t", "repeat", "index", "index_select",
+    "t", "repeat", "index", "index_select", "stack",
 }  # fmt: skip
 _ELEMENTWISE = _NORMALISE | {"tanh"}
 
@@ -55,15 +57,32 @@ def of_start(graph: Flow, start: Node) -> Iterator[str]:
 
 def _loose(graph: Flow, start: Node, end: Node) -> Node | None:
     """An operator of a norm before a branch's first product or after its last."""
-    region = graph.between(start, end)
+    region = _carrying(start, graph.between(start, end))
     products = [n for n in region if op(n) in _PRODUCTS]
     if not products:
         return next((n for n in region if op(n) in _ELEMENTWISE), None)
     for node in region:
-        if not any(graph.precedes(p, node) or p is node for p in products) and op(node) not in _BEFORE:
+        moved = op(node) in _BEFORE or peel(node) is not node
+        if not any(graph.precedes(p, node) or p is node for p in products) and not moved:
             return node
-        if op(node) not in _ELEMENTWISE:
+        if op(node) not in _ELEMENTWISE or _chosen(node):
             continue
         if not any(graph.precedes(node, p) for p in products):
             return node  # after the last product
     return None
+
+
+def _carrying(start: Node, region: list[Node]) -> list[Node]:
+    """The nodes that the values of `start` reach, not its shape alone."""
+    found = {start}
+    for node in region:
+        if op(node) not in _SHAPES and any(a in found for a in node.all_input_nodes):
+            found.add(node)
+    return [n for n in region if n in found]
+
+
+def _chosen(node: Node) -> bool:
+    """Whether an operator works on the weights of chosen experts, not on the state."""
+    weights = operand(node)
+    source = operand(peel(weights)) if weights is not None else None
+    return source is not None and op(source) == "topk"

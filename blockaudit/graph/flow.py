@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence, Set
+from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 from torch.fx import Node
@@ -66,6 +67,7 @@ class Flow:
             if n.op == "placeholder":
                 inputs |= 1 << i
         self._inputs = inputs
+        self.found: dict[Hashable, Any] = {}  # what replay said of a subgraph, by its structure
 
     def precedes(self, a: Node, b: Node) -> bool:
         """Whether b is computed from a."""
@@ -83,6 +85,17 @@ class Flow:
         return [n for n in self.nodes[i + 1 : j] if bits >> self.index[n] & 1 and self.precedes(a, n)] + (
             [b] if self.precedes(a, b) else []
         )
+
+    def made_of(self, values: Iterable[Node]) -> list[Node]:
+        """What values are made of that does not depend on the tokens, they themselves included, in order."""
+        found: set[Node] = set()
+        todo = list(values)
+        while todo:
+            node = todo.pop()
+            if node not in found:
+                found.add(node)
+                todo += node.all_input_nodes
+        return sorted((n for n in found if not self.is_data(n)), key=self.index.__getitem__)
 
     def bottlenecks(self, a: Node, b: Node) -> list[Node]:
         """Nodes that every path from a to b runs through, b included, in order of execution."""
@@ -113,6 +126,17 @@ def peel(node: Node, *, casts: bool = True) -> Node:
     return node if part is None else peel(part, casts=casts)
 
 
+def carried(node: Node) -> Node:
+    """The value behind views, casts, other layouts of the axes, and rows that were left out."""
+    while True:
+        node = peel(node)
+        inner = operand(node)
+        rows = op(node) == "slice" and (number(node, 1) or 0) not in (-1, len(shape(node)) - 1)
+        if inner is None or not (rows or op(node) in ("transpose", "permute")):
+            return node
+        node = inner
+
+
 def _part(node: Node) -> Node | None:
     """The value that was stacked and is taken off the stack again."""
     parts = operand(node) if op(node) == "getitem" else None
@@ -122,6 +146,17 @@ def _part(node: Node) -> Node | None:
     found: Any = stack.args[0]
     place = number(node, 1)
     return found[int(place)] if place is not None else None
+
+
+@contextmanager
+def one_thread() -> Generator[None]:
+    """Replay in one thread: rows are few, and on a busy machine threads wait for each other longer than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def replay(region: Iterable[Node], known: Mapping[Node, Any]) -> dict[Node, Any]:
@@ -143,6 +178,34 @@ def replay(region: Iterable[Node], known: Mapping[Node, Any]) -> dict[Node, Any]
         call: Any = node.target
         values[node] = call(*args, **kwargs)
     return values
+
+
+def structure(nodes: Sequence[Node], free: Set[Node], constants: Mapping[Node, torch.Tensor]) -> Hashable:
+    """A key that subgraphs share where replay does the same on both, whatever their nodes are called.
+
+    nodes: in order of execution; free: those that are given and not computed. Values of constants count, of parameters
+    only shape and dtype.
+    """
+    places = {n: i for i, n in enumerate(nodes)}
+
+    def written(argument: Any) -> Hashable:
+        if isinstance(argument, Node):
+            return "node", places.get(argument, argument)
+        if isinstance(argument, list | tuple):
+            return tuple(written(a) for a in cast("Sequence[Any]", argument))
+        if isinstance(argument, slice):
+            parts = cast("Any", argument)
+            return "slice", written(parts.start), written(parts.stop), written(parts.step)
+        return type(argument).__name__, cast("Hashable", argument)
+
+    def described(node: Node) -> Hashable:
+        if node in constants:
+            return "constant", shape(node), dtype(node), constants[node].detach().double().numpy().tobytes()
+        if node in free or node.op != "call_function":
+            return node.op if node not in free else "free", shape(node), dtype(node)
+        return node.target, written(node.args), tuple((k, written(v)) for k, v in sorted(node.kwargs.items()))
+
+    return tuple(described(n) for n in nodes)
 
 
 def _wide(key: str, value: Any) -> Any:

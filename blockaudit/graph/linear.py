@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.fx import Node
 
-from blockaudit.graph.flow import Flow, op, replay, shape
+from blockaudit.graph.flow import Flow, op, replay, shape, structure
 
 _CLOSE = 1e-9
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
@@ -20,20 +20,28 @@ def is_sum(
 
     A factor of None is one that is learned: it must be the same for every row.
     """
+    cuts = {t for t, _ in terms}
+    region = _region(graph, total, cuts)
+    if region is None or len(cuts) != len(terms):
+        return False
+    known = {n: constants[str(n.target)] for n in region if n.op == "get_attr" and str(n.target) in constants}
+    ordered = [*(t for t, _ in terms), *region]
+    key = ("sum", structure(ordered, cuts, known), tuple(f for _, f in terms))
+    if key not in graph.found:
+        graph.found[key] = _holds(region, known, total, terms)
+    return graph.found[key]
+
+
+def _holds(
+    region: list[Node], known: Mapping[Node, torch.Tensor], total: Node, terms: Sequence[tuple[Node, float | None]]
+) -> bool:
     generator = torch.Generator().manual_seed(21)
 
     def fresh(node: Node) -> torch.Tensor:
         return torch.randn(shape(node), generator=generator, dtype=torch.float64)
 
     cuts = {t: fresh(t) for t, _ in terms}
-    region = _region(graph, total, set(cuts))
-    if region is None or len(cuts) != len(terms):
-        return False
-    given = {
-        n: constants[str(n.target)].double() if str(n.target) in constants else fresh(n)
-        for n in region
-        if n.op == "get_attr"
-    }
+    given = {n: known[n].double() if n in known else fresh(n) for n in region if n.op == "get_attr"}
     try:
         result = replay(region, {**given, **cuts})[total]
         expected = torch.zeros_like(result)
@@ -45,6 +53,25 @@ def is_sum(
     except (RuntimeError, TypeError, ValueError, KeyError):
         return False
     return bool((result - expected).abs().max() <= _CLOSE * (1 + expected.abs().max()))
+
+
+def granularity(graph: Flow, total: Node, terms: Sequence[Node], term: Node) -> str | None:
+    """`scalar` or `vector` (one number a channel): what a learned factor on one term of a sum is."""
+    generator = torch.Generator().manual_seed(24)
+    region = _region(graph, total, set(terms))
+    if region is None:
+        return None
+    cuts = {t: torch.zeros(shape(t), dtype=torch.float64) for t in terms}
+    given = {
+        n: torch.randn(shape(n), generator=generator, dtype=torch.float64) for n in region if n.op == "get_attr"
+    }
+    try:
+        gain = _gain(region, given, cuts, total, term)
+    except (RuntimeError, TypeError, ValueError, KeyError):
+        return None
+    if gain is None:
+        return None
+    return "scalar" if bool(torch.allclose(gain, gain[:1].expand_as(gain), rtol=_CLOSE)) else "vector"
 
 
 def _region(graph: Flow, total: Node, cuts: set[Node]) -> list[Node] | None:
@@ -75,31 +102,3 @@ def _gain(
     gain = replay(region, {**given, **ones})[total] - replay(region, {**given, **still})[total]
     rows = gain.reshape(-1, gain.shape[-1])
     return rows[0] if torch.allclose(rows, rows[:1].expand_as(rows), rtol=_CLOSE, atol=_CLOSE) else None
-
-
-def causal(graph: Flow, constants: Mapping[str, torch.Tensor], weights: Node) -> bool:
-    """Whether attention weights are zero on later positions, whatever the scores: the masking alone is replayed."""
-    generator = torch.Generator().manual_seed(22)
-    known: dict[Node, torch.Tensor] = {}
-    made: set[Node] = set()
-    todo = [weights]
-    while todo:
-        node = todo.pop()
-        if node in made or node in known:
-            continue
-        if node.op == "placeholder":
-            known[node] = torch.ones(shape(node), dtype=torch.long)
-        elif op(node) in _PRODUCTS and graph.is_data(node):
-            known[node] = torch.randn(shape(node), generator=generator, dtype=torch.float64)
-        elif node.op == "get_attr" and str(node.target) in constants:
-            known[node] = constants[str(node.target)]
-        elif node.op == "get_attr":
-            known[node] = torch.randn(shape(node), generator=generator, dtype=torch.float64)
-        else:
-            made.add(node)
-            todo += node.all_input_nodes
-    try:
-        found = replay(sorted(made, key=graph.index.__getitem__), known)[weights]
-    except (RuntimeError, TypeError, ValueError, KeyError, IndexError):
-        return False
-    return bool(found.triu(1).eq(0).all()) and bool(found.gt(0).any())

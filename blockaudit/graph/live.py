@@ -11,8 +11,11 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_aggregate  # pyright: ignore[reportUnknownVariableType] - untyped upstream
 
-from blockaudit.graph.record import Recording
+from blockaudit.graph.pure import without_writes, writes
+from blockaudit.graph.record import Recording, inner_models
 
+_VIEW: Any = torch.ops.aten.view.default
+_RESHAPE: Any = torch.ops.aten.reshape.default
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -29,7 +32,6 @@ def randomise(model: torch.nn.Module, seed: int = 11) -> None:
 
 def forward(model: Any, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """One forward pass: the logits, and the value that leaves each stack, by the name that it has."""
-    watched = [m for m in (_decoder(model), getattr(model, "base_model", None)) if m is not None and m is not model]
     seen: dict[str, torch.Tensor] = {}
 
     def keep(_module: Any, _args: Any, output: Any) -> None:
@@ -38,7 +40,7 @@ def forward(model: Any, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.T
             if isinstance(value, torch.Tensor):
                 seen[name] = value
 
-    handles = [module.register_forward_hook(keep) for module in watched]
+    handles = [module.register_forward_hook(keep) for module in inner_models(model)]
     try:
         with torch.no_grad():
             try:
@@ -51,14 +53,6 @@ def forward(model: Any, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.T
     keep(None, None, output)
     logits = getattr(output, "logits", None)
     return {**seen, "logits": logits} if isinstance(logits, torch.Tensor) else seen
-
-
-def _decoder(model: Any) -> torch.nn.Module | None:
-    try:
-        found = model.get_decoder()
-    except (AttributeError, NotImplementedError, TypeError):
-        return None
-    return found if isinstance(found, torch.nn.Module) else None
 
 
 def record_model(model: Any, inputs: Mapping[str, torch.Tensor], version: str = "") -> Recording:
@@ -88,27 +82,16 @@ def record_model(model: Any, inputs: Mapping[str, torch.Tensor], version: str = 
 
 
 def _traced(run: Any, given: list[torch.Tensor]) -> Any:
-    """Operators under fake inputs, as the audit records them; with the tokens themselves where the code reads data.
-
-    What is written into a buffer and read from it again is no operand: such a graph is recorded once more without
-    mutation, where the code lets it.
-    """
+    """Operators under fake inputs, as the audit records them; with the tokens themselves where the code reads data."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    whole: Any = torch.func.functionalize(run)
     with fake:
         faked = [fake.from_tensor(v) for v in given]
     try:
         with fake:
-            plain = make_fx(run, _allow_non_fake_inputs=True)(*faked)
+            return without_writes(make_fx(run, _allow_non_fake_inputs=True)(*faked), faked)
     except Exception:  # model code may raise anything
-        return make_fx(run)(*given)
-    if not any(_writes(n) for n in plain.graph.nodes):
-        return plain
-    try:
-        with fake:
-            return make_fx(whole, _allow_non_fake_inputs=True)(*faked)
-    except Exception:  # it looks at values, and a wrapped tensor shows none
-        return plain
+        # What the code looked at is a constant in such a graph: whoever replays it must see that it still holds.
+        return without_writes(make_fx(run, _error_on_data_dependent_ops=False)(*given), given)
 
 
 def values(
@@ -120,7 +103,7 @@ def values(
     nodes = [n for n in recording.nodes if n.op != "output"]
     for node in nodes:
         if node.op == "placeholder":
-            known[node] = next(given)
+            known[node] = widened(next(given))
         elif node.op == "get_attr":
             known[node] = widened(weights[str(node.target)])
     return replay(nodes, known)
@@ -140,8 +123,8 @@ def widened(value: torch.Tensor) -> torch.Tensor:
 def replay(region: Iterable[Node], known: Mapping[Node, Any]) -> dict[Node, Any]:
     """Run a subgraph in FP64. Every value is kept as it was when it was made, whatever is written into it later."""
     nodes = list(region)
-    writes = any(_writes(n) for n in nodes)
-    current: dict[Node, Any] = {n: _copy(v) if writes else v for n, v in known.items()}
+    mutable = any(writes(n) for n in nodes)
+    current: dict[Node, Any] = {n: _copy(v) if mutable else v for n, v in known.items()}
     kept: dict[Node, Any] = dict(known)
 
     def fetch(argument: Any) -> Any:
@@ -152,15 +135,11 @@ def replay(region: Iterable[Node], known: Mapping[Node, Any]) -> dict[Node, Any]
             continue
         args = cast("tuple[Any, ...]", map_aggregate(node.args, fetch))
         kwargs = {k: _wide(k, fetch(v)) for k, v in node.kwargs.items() if k != "pin_memory"}
-        call: Any = node.target
+        # A value of ours may lie in memory in another order than the recorded one: a view of it may be none.
+        call: Any = _RESHAPE if node.target is _VIEW and not mutable else node.target
         current[node] = call(*args, **kwargs)
-        kept[node] = _copy(current[node]) if writes else current[node]
+        kept[node] = _copy(current[node]) if mutable else current[node]
     return kept
-
-
-def _writes(node: Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return bool(schema is not None and schema.is_mutable)
 
 
 def _copy(value: Any) -> Any:

@@ -8,14 +8,16 @@ and Sennrich 2019; ScaleNorm, Nguyen and Salazar 2019; Dynamic Tanh, Zhu et al. 
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
 from torch.fx import Node
 
 from blockaudit.graph import flow
-from blockaudit.graph.flow import Flow, dtype, op, operand, peel, shape
+from blockaudit.graph.flow import Flow, dtype, op, operand, peel, shape, structure
 
 _REDUCES = {
     "mean", "sum", "var", "std", "var_mean", "linalg_vector_norm", "norm", "native_layer_norm", "_fused_rms_norm",
@@ -55,7 +57,8 @@ class Norm:
 def find(graph: Flow, names: dict[str, str], constants: dict[str, torch.Tensor], output: Node) -> Norm | None:
     """The norm that ends at `output`, or None where no formula is confirmed."""
     output = peel(output, casts=False)
-    sources = [s for s in _sources(graph, output) if _reduces(graph.between(s, output))]
+    # No more than the two nearest are ever looked at.
+    sources = list(islice((s for s in _sources(graph, output) if _reduces(graph.between(s, output))), 2))
     if sources:
         found = _confirmed(graph, names, constants, _behind_cast(sources[0]), output)
         if found is None or found.family != "rmsnorm" or len(sources) == 1:
@@ -75,24 +78,21 @@ def _behind_cast(source: Node) -> Node:
     return (operand(source) or source) if op(source) == "_to_copy" else source
 
 
-def _sources(graph: Flow, output: Node) -> list[Node]:
+def _sources(graph: Flow, output: Node) -> Iterator[Node]:
     """Values of the output's shape through which everything that goes into it goes, the nearest first."""
     if op(output) not in _ALLOWED or not graph.is_data(output):
-        return []
-    found: list[Node] = []
-    reached = {output}
-    for node in reversed(graph.nodes[: graph.index[output]]):
-        if node not in {a for r in reached for a in r.all_input_nodes} or not graph.is_data(node):
-            continue
-        alike = shape(node)[-1:] == shape(output)[-1:] and len(shape(node)) >= 2
-        frontier = {a for r in reached for a in r.all_input_nodes if a not in reached and graph.is_data(a)}
-        if alike and frontier == {node}:
-            found.append(node)
+        return
+    # What is read and not yet passed, by place: the latest is passed next, so that each node is met once.
+    ahead = {graph.index[a] for a in output.all_input_nodes if graph.is_data(a)}
+    while ahead:
+        node = graph.nodes[max(ahead)]
+        if len(ahead) == 1 and shape(node)[-1:] == shape(output)[-1:] and len(shape(node)) >= 2:
+            yield node
         # A product of one row with itself is a sum of squares.
         if op(node) not in _ALLOWED and not (op(node) == "bmm" and shape(node)[-2:] == (1, 1)):
-            break
-        reached.add(node)
-    return found
+            return
+        ahead.remove(graph.index[node])
+        ahead |= {graph.index[a] for a in node.all_input_nodes if graph.is_data(a)}
 
 
 def _confirmed(
@@ -100,14 +100,15 @@ def _confirmed(
 ) -> Norm | None:
     region = graph.between(source, output)
     probe = _Probe(graph, region, source, output, constants)
-    try:
-        reading = probe.read()
-    except (RuntimeError, TypeError, ValueError, KeyError, IndexError):
-        return None  # a subgraph that cannot be replayed is not claimed
-    if reading is None:
+    # Layers that are built alike are probed once.
+    key = probe.structure()
+    if key not in graph.found:
+        graph.found[key] = _verdict(probe)
+    verdict = graph.found[key]
+    if verdict is None:
         return None
-    family, epsilon, location, correction = reading
-    weight, bias = probe.weight, probe.bias
+    family, epsilon, location, correction = verdict.fit
+    weight, bias = probe.at(verdict.weight), probe.at(verdict.bias)
     return Norm(
         source=source,
         output=output,
@@ -117,12 +118,32 @@ def _confirmed(
         variance_correction=correction,
         center=family == "layernorm",
         scale=_granularity(weight),
-        scale_offset=probe.offset,
+        scale_offset=verdict.offset,
         bias=bias is not None,
         work_dtype=_work_dtype(region),
         cast_order=_cast_order(graph, region, weight),
         weight=names.get(str(weight.target), "") if weight is not None else "",
     )
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What a probe confirmed; the parameters by their place among the probe's own."""
+
+    fit: tuple[str, float | None, str | None, int | None]
+    weight: int | None
+    bias: int | None
+    offset: int
+
+
+def _verdict(probe: _Probe) -> _Verdict | None:
+    try:
+        fit = probe.read()
+    except (RuntimeError, TypeError, ValueError, KeyError, IndexError):
+        return None  # a subgraph that cannot be replayed is not claimed
+    if fit is None:
+        return None
+    return _Verdict(fit, probe.place(probe.weight), probe.place(probe.bias), probe.offset)
 
 
 def _granularity(weight: Node | None) -> str:
@@ -162,11 +183,7 @@ class _Probe:
     def __init__(self, graph: Flow, region: list[Node], source: Node, output: Node, constants: dict[str, Any]) -> None:
         self.source, self.output = source, output
         outside = {a for n in region for a in n.all_input_nodes} - set(region) - {source}
-        self.made = [
-            n
-            for n in graph.nodes
-            if n not in region and any(graph.precedes(n, o) or n is o for o in outside) and not graph.is_data(n)
-        ]
+        self.made = graph.made_of(outside)
         self.region = region
         self.parameters = [n for n in self.made if n.op == "get_attr" and str(n.target) not in constants]
         self.constants = {
@@ -177,6 +194,16 @@ class _Probe:
         self.offset = 0
         generator = torch.Generator().manual_seed(20)
         self.generator = generator
+
+    def structure(self) -> Hashable:
+        """What the proposed norm computes, whatever its nodes are called."""
+        return ("norm", structure([self.source, *self.made, *self.region], {self.source}, self.constants))
+
+    def place(self, parameter: Node | None) -> int | None:
+        return None if parameter is None else self.parameters.index(parameter)
+
+    def at(self, place: int | None) -> Node | None:
+        return None if place is None else self.parameters[place]
 
     def run(self, rows: torch.Tensor, parameters: dict[Node, torch.Tensor]) -> torch.Tensor:
         known = {self.source: rows, **parameters, **self.constants}
@@ -266,9 +293,10 @@ def _fit(rows: torch.Tensor, result: torch.Tensor) -> tuple[str, float | None, s
             value = _constant(epsilon, moment if location == "inside" else moment.sqrt())
             if value is not None:
                 return family, value, location, correction if family == "layernorm" else None
-        ratio = denominator / square.sqrt()
-        if (ratio - ratio.mean()).abs().max() < 1e-9:
-            return "scalenorm", 0.0, None, None
+        if family == "rmsnorm":
+            value = _constant(denominator.square() - square, square)
+            if value is not None:
+                return "scalenorm", value, "inside" if value else None, None
     return None
 
 
@@ -289,7 +317,7 @@ def _formula(
 ) -> Any:
     z = rows - rows.mean(-1, keepdim=True) if family == "layernorm" else rows
     if family == "scalenorm":
-        return z / z.square().sum(-1, keepdim=True).sqrt()
+        return z / (z.square().sum(-1, keepdim=True) + (epsilon or 0.0)).sqrt()
     moment = z.square().sum(-1, keepdim=True) / (rows.shape[-1] - (correction or 0))
     eps = epsilon or 0.0
     return z / ((moment + eps).sqrt() if location == "inside" else moment.sqrt() + eps)

@@ -16,7 +16,7 @@ import torch
 from torch.fx import Node
 
 from blockaudit.graph import live
-from blockaudit.graph.flow import MOVES, Flow, number, op, operand, peel, shape
+from blockaudit.graph.flow import MOVES, Flow, op, operand, peel, shape
 from blockaudit.graph.norms import Norm
 from blockaudit.graph.record import Recording
 from blockaudit.graph.stream import Add, Branch, Stream
@@ -25,6 +25,7 @@ from blockaudit.graph.stream import Add, Branch, Stream
 CLOSE = 1e-7
 _REDUCES = {"mean", "var", "std", "var_mean", "rsqrt", "native_layer_norm", "_fused_rms_norm", "linalg_vector_norm"}
 _NUMBERED = re.compile(r"\.\d+\.")
+_LAYOUT = MOVES | {"_to_copy", "slice", "transpose", "permute"}
 _MIXES = {"_softmax", "_safe_softmax", "cumsum", "cumprod", "topk"}
 
 
@@ -69,7 +70,8 @@ def _incomplete(recording: Recording, stream: Stream, end: Node) -> str:
         return "no residual add was found"
     graph = Flow(recording.nodes)
     before = [n for n in recording.nodes if n is stream.start or graph.precedes(n, stream.start)]
-    layer = next((n for n in before if n.op == "get_attr" and _NUMBERED.search(recording.names[str(n.target)])), None)
+    named = [n for n in before if n.op == "get_attr" and not any(op(u) == "embedding" for u in n.users)]
+    layer = next((n for n in named if _NUMBERED.search(recording.names[str(n.target)])), None)
     if layer is not None:
         return f"the stream was followed back only to where {recording.names[str(layer.target)]} is in it"
     mixing = next((n for n in before if op(n) in _MIXES and graph.is_data(n) and len(shape(n)) > 2), None)
@@ -93,7 +95,7 @@ class _Builder:
         self._embedding_scale()
         reached = stream.start
         if stream.embed_norm is not None:
-            state, reached = self._norm(stream.embed_norm, state), stream.embed_norm.output
+            state, reached = self._norm(stream.embed_norm, state, reached), stream.embed_norm.output
         for i, add in enumerate(stream.adds):
             self.at = i
             if not stream.normalised_shortcut and add.shortcut is not reached:
@@ -102,7 +104,7 @@ class _Builder:
             reached = add.norm_post.output if add.norm_post else add.total
         self.at = None
         if stream.final_norm is not None:
-            state, reached = self._norm(stream.final_norm, state), stream.final_norm.output
+            state, reached = self._norm(stream.final_norm, state, reached), stream.final_norm.output
         return self._tail(state, reached, end)
 
     def _add(self, add: Add, state: torch.Tensor) -> torch.Tensor:
@@ -111,32 +113,58 @@ class _Builder:
             norm = add.branches[0].norm_in
             if norm is None:
                 raise Contradiction("a normalised shortcut without a norm")
-            shortcut = self._norm(norm, state)
-        if add.shortcut_scale is None:
-            raise Contradiction("the factor on the shortcut is no known number")
-        total = shortcut * add.shortcut_scale
+            shortcut = self._norm(norm, state, add.shortcut)
+        total = shortcut * self._shortcut_gain(add)
         for branch in add.branches:
             total = total + self._branch(add, branch, state).reshape(total.shape)
         self._compare(total, add.total, "the sum")
         if add.norm_post is not None:
-            total = self._norm(add.norm_post, total)
+            total = self._norm(add.norm_post, total, add.total)
         return total
+
+    def _shortcut_gain(self, add: Add) -> float | torch.Tensor:
+        """The factor on the shortcut; where it is learned, what the weights make of it."""
+        if add.shortcut_scale is not None:
+            return add.shortcut_scale
+        self.oddities.append("a learned factor on the shortcut")
+        region = self.graph.between(add.shortcut, add.total)
+        updates = [b.update for b in add.branches]
+        region = [n for n in region if n not in updates and not any(self.graph.precedes(n, u) for u in updates)]
+        known = {a: self.seen[a] for n in region for a in n.all_input_nodes if a not in region}
+        still = {u: torch.zeros_like(self.seen[u]) for u in updates}
+        one = torch.ones_like(self.seen[add.shortcut])
+        gain = live.replay(region, {**known, **still, add.shortcut: one})[add.total]
+        rows = gain.reshape(-1, gain.shape[-1])
+        if not torch.allclose(rows, rows[:1].expand_as(rows), rtol=1e-9, atol=1e-9):
+            raise Contradiction("the factor on the shortcut is not one for all rows")
+        return rows[0]
 
     def _branch(self, add: Add, branch: Branch, state: torch.Tensor) -> torch.Tensor:
         """The update of one branch: norms and factor ours, all between them opaque."""
         start, value = (add.shortcut, state)
         if branch.norm_in is not None:
-            start, value = branch.norm_in.output, self._norm(branch.norm_in, state)
-        core = behind_factors(self.recording, self.graph, branch.update) if branch.scale is not None else branch.update
+            start, value = branch.norm_in.output, self._norm(branch.norm_in, state, add.shortcut)
+        if branch.retracts:
+            return self._retraction(add, branch, state, start, value)
+        core = branch.core if branch.scale is not None else branch.update
         if branch.norm_out is None:
             return self._opaque(add.shortcut, start, core, value) * _known(branch.scale)
         inner = self._opaque(add.shortcut, start, branch.norm_out.source, value)
-        after = self._norm(branch.norm_out, inner)
+        after = self._norm(branch.norm_out, inner, branch.norm_out.source)
         if branch.scale is not None:
             if peel(core) is not peel(branch.norm_out.output):
                 raise Contradiction("a branch does not end at its norm")
             return after * branch.scale
         return self._opaque(add.shortcut, branch.norm_out.output, core, after)
+
+    def _retraction(self, add: Add, branch: Branch, state: torch.Tensor, start: Node, value: torch.Tensor) -> Any:
+        """Rate * (target - state): the target's norm is ours, the rate what the weights make of it."""
+        target = self._opaque(add.shortcut, start, branch.norm_out.source if branch.norm_out else branch.core, value)
+        if branch.norm_out is not None:
+            target = self._norm(branch.norm_out, target, branch.norm_out.source)
+        away = next(n for n in self.graph.between(branch.core, branch.update) if add.shortcut in n.all_input_nodes)
+        difference = target.reshape(state.shape) - state
+        return self._opaque(add.shortcut, away, branch.update, difference.reshape(self.seen[away].shape))
 
     def _opaque(self, state: Node, start: Node, end: Node, value: torch.Tensor) -> torch.Tensor:
         """What the recorded operators between two values give for a value of ours at the first."""
@@ -152,21 +180,36 @@ class _Builder:
             if self.graph.precedes(self.stream.start, node) or node is self.stream.start:
                 self.oddities.append("a branch also reads an earlier value of the stack")
         known = {n: self.seen[n] for n in outside}
-        return live.replay(region, {**known, start: value.reshape(self.seen[start].shape)})[end]
+        return live.replay(region, {**known, start: value.reshape(self.seen[start].shape).contiguous()})[end]
 
     def _on_the_way(self, state: Node, node: Node, start: Node) -> bool:
         """Whether a value comes from the state itself, by no way through the norm."""
         return self.graph.precedes(state, node) and not self.graph.precedes(start, node)
 
     def _carried(self, state: torch.Tensor, reached: Node, to: Node) -> torch.Tensor:
-        """A state in the shape in which the next layer reads it; nothing but moves may lie between."""
-        if peel(to) is not peel(reached) and peel(reached) is not to:
-            raise Contradiction(f"{op(to)} lies between two adds")
-        return state.reshape(self.seen[to].shape)
+        """A state in the layout in which it is read next; nothing but moves may lie between.
+
+        Before the first add the embedding may also be projected, masked, or have positions added to it.
+        """
+        region = self.graph.between(reached, to)
+        if not region:
+            if peel(to) is not peel(reached):
+                raise Contradiction(f"{op(to)} is read and does not come from {op(reached)}")
+            return state.reshape(self.seen[to].shape)
+        odd = [op(n) for n in region if op(n) not in _LAYOUT and not self._masks(n)]
+        if odd and (self.at != 0 or any(o in _REDUCES for o in odd)):
+            raise Contradiction(f"{odd[0]} lies between two adds")
+        self.oddities += [f"before the first add: {', '.join(odd)}"] if odd else []
+        return self._opaque(reached, reached, to, state)
+
+    def _masks(self, node: Node) -> bool:
+        """Whether an operator multiplies rows by a mask under which all are valid."""
+        by = operand(node, 1)
+        return op(node) == "mul" and by is not None and shape(by)[-1:] == (1,) and bool((self.seen[by] == 1).all())
 
     def _tail(self, state: torch.Tensor, reached: Node, end: Node) -> torch.Tensor:
         region = self.graph.between(reached, end)
-        odd = [op(n) for n in region if op(n) not in MOVES and op(n) not in ("_to_copy", "slice", "transpose")]
+        odd = [op(n) for n in region if op(n) not in _LAYOUT and not self._masks(n)]
         if any(o in _REDUCES for o in odd):
             raise Contradiction("a norm after the last one that was read")
         if odd:
@@ -201,9 +244,9 @@ class _Builder:
 
     # -- norms ------------------------------------------------------------------------------------------------------
 
-    def _norm(self, norm: Norm, x: torch.Tensor) -> torch.Tensor:
-        """The norm by its equation on our state, held against the run."""
-        x = x.reshape(self.seen[norm.source].shape)
+    def _norm(self, norm: Norm, x: torch.Tensor, reached: Node) -> torch.Tensor:
+        """The norm by its equation on our value of `reached`, held against the run."""
+        x = self._carried(x, reached, norm.source)
         weight, bias, alpha = self._parameters(norm)
         y = equation(norm, x, weight, bias, alpha)
         self._compare(y, norm.output, f"the norm {norm.weight or norm.family}")
@@ -257,7 +300,7 @@ def equation(
             raise Contradiction("a DyT without its scalar")
         y = torch.tanh(alpha * x)
     elif norm.family == "scalenorm":
-        y = x / x.pow(2).sum(-1, keepdim=True).sqrt()
+        y = x / (x.pow(2).sum(-1, keepdim=True) + epsilon).sqrt()
     elif norm.family in ("layernorm", "rmsnorm"):
         z = x - x.sum(-1, keepdim=True) / x.shape[-1] if norm.family == "layernorm" else x
         moment = z.pow(2).sum(-1, keepdim=True) / (x.shape[-1] - (norm.variance_correction or 0))
@@ -267,19 +310,6 @@ def equation(
     if weight is not None:
         y = y * (weight + norm.scale_offset)
     return y if bias is None else y + bias
-
-
-def behind_factors(recording: Recording, graph: Flow, node: Node) -> Node:
-    """The value behind multiplications by numbers and by scalars that no token reaches."""
-    node = peel(node)
-    while op(node) in ("mul", "div", "mul_", "div_"):
-        by, value = operand(node, 1), operand(node, 0)
-        if value is None or (by is None and number(node, 1) is None):
-            break
-        if by is not None and (shape(by) != () or graph.is_data(by)):
-            break
-        node = peel(value)
-    return node
 
 
 def _known(scale: float | None) -> float:

@@ -1,7 +1,7 @@
 """Record one forward pass of the class that config.json names, under fake tensors: operators, operands, names.
 
-Nothing is downloaded, no weight is loaded, and code that comes with a checkpoint is not run: only classes that the
-installed transformers ships are built.
+Nothing is downloaded, no weight is loaded, and code that comes with a checkpoint is not run unless its folder is named
+as trusted: only classes that the installed transformers ships are built.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -18,10 +18,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from blockaudit.graph import remote
 from blockaudit.graph.fused import FUSED
+from blockaudit.graph.pure import without_writes
+from blockaudit.graph.reads import consumed, unread, watched
+from blockaudit.graph.weightless import mode_of
 
 # Sizes that no dimension of a model is likely to have, so that shapes tell rows from channels.
 BATCH, LENGTH, MEMORY = 2, 7, 13
+# Elements of the largest buffer whose values are looked at: a causal mask over two thousand positions.
+_LARGEST = 2**22
 
 
 @dataclass(frozen=True)
@@ -36,20 +42,34 @@ class Recording:
     class_name: str
     version: str
     sizes: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])  # shapes of the parameters
+    unread: tuple[str, ...] = ()  # fields of config.json that neither the class nor its config's class reads
 
     @property
     def nodes(self) -> list[Node]:
         return list(self.module.graph.nodes)
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Parameters that no operator reads."""
+        read = {self.names[str(n.target)] for n in self.nodes if n.op == "get_attr" and n.users}
+        return tuple(name for name in self.sizes if name not in read)
 
 
 class RecordingError(Exception):
     """The class cannot be built or run without its weights; the message says why."""
 
 
-def record(config: Mapping[str, Any], dtype: torch.dtype = torch.bfloat16) -> Recording:
+def record(
+    config: Mapping[str, Any],
+    dtype: torch.dtype = torch.bfloat16,
+    change: Callable[[Any], None] | None = None,
+    prepare: Callable[[Any], None] | None = None,
+    code: str | None = None,
+) -> Recording:
     """Build the class that `config` names in `dtype` under fake tensors and record one forward pass in eval mode.
 
-    Raises RecordingError.
+    change, prepare: what is done to the config object before, and to the model after it is built. code: the
+    folder whose own modelling code may be run. Raises RecordingError.
     """
     # Models are built from a config alone; a hub must not be asked for anything.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -59,37 +79,72 @@ def record(config: Mapping[str, Any], dtype: torch.dtype = torch.bfloat16) -> Re
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return _record(transformers, dict(config), dtype)
+            return _record(transformers, dict(config), dtype, change, prepare, code)
+        except remote.UntrustedError as error:
+            raise RecordingError(str(error)) from error
         except Exception as error:  # model code may raise anything at all: it is the thing under audit
             raise RecordingError(
                 f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             ) from error
 
 
-def _class(transformers: Any, config: Any, data: Mapping[str, Any]) -> Any:
-    """The named class where the library has it, else the auto class's choice for the config."""
-    for name in cast("list[str]", data.get("architectures") or []):
-        found = getattr(transformers, name, None)
-        if found is not None and found.__module__.startswith("transformers."):
+def _chosen(transformers: Any, data: dict[str, Any], code: str | None) -> tuple[Any, Any]:
+    """(config, class): the named class where the library has it, else the auto class's choice for the config.
+
+    A class of the checkpoint's own code is only ever taken where the library has none of its name. Raises ValueError,
+    UntrustedError.
+    """
+    known, own, model_type = transformers.CONFIG_MAPPING, remote.model_reference(data), data.get("model_type")
+    names = [n for n in cast("list[Any]", data.get("architectures") or []) if isinstance(n, str)]
+    shipped = [c for n in names if (c := getattr(transformers, n, None)) and c.__module__.startswith("transformers.")]
+    if own is not None and (code is not None or model_type not in known or not shipped):
+        return remote.load(data, own, code, known)
+    if model_type not in known:
+        raise ValueError(
+            f"transformers {transformers.__version__} has no model type {model_type!r} to build: "
+            "run your own module with --candidate FILE.py:NAME"
+        )
+    config = known[model_type].from_dict({k: v for k, v in data.items() if k != "auto_map"})
+    return config, shipped[0] if shipped else _likeliest(transformers, config)
+
+
+def _likeliest(transformers: Any, config: Any) -> Any:
+    """The class for a config that names none. Raises ValueError."""
+    for auto in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForMaskedLM", "AutoModel"):
+        if (found := getattr(transformers, auto)._model_mapping.get(type(config), None)) is not None:
             return found
-    return transformers.AutoModelForCausalLM._model_mapping[type(config)]
+    raise ValueError(f"transformers {transformers.__version__} has no model class for {config.model_type!r}")
 
 
-def _record(transformers: Any, data: dict[str, Any], dtype: torch.dtype) -> Recording:
-    model_type = data.get("model_type")
-    if model_type not in transformers.CONFIG_MAPPING:
-        raise ValueError(f"transformers {transformers.__version__} has no model type {model_type!r} to build")
-    config = transformers.CONFIG_MAPPING[model_type].from_dict({k: v for k, v in data.items() if k != "auto_map"})
+def _record(
+    transformers: Any,
+    data: dict[str, Any],
+    dtype: torch.dtype,
+    change: Callable[[Any], None] | None,
+    prepare: Callable[[Any], None] | None,
+    code: str | None,
+) -> Recording:
+    config, cls = _chosen(transformers, data, code)
     config._attn_implementation = "eager"
     config._experts_implementation = "batched_mm"
     config.dtype = dtype
-    cls = _class(transformers, config, data)
+    if change is not None:
+        change(config)
+    with watched(config) as seen:
+        recording = _built(config, cls, dtype, prepare, transformers.__version__)
+    ignored = tuple(k for k in unread(config, data, seen) if not consumed(config, data, k))
+    return replace(recording, unread=ignored)
+
+
+def _built(config: Any, cls: Any, dtype: torch.dtype, prepare: Callable[[Any], None] | None, version: str) -> Recording:
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         with fake:
             model = cls._from_config(config, dtype=dtype).eval()
+            if prepare is not None:
+                prepare(model)
     finally:
         torch.set_default_dtype(before)
     with fake:
@@ -99,17 +154,12 @@ def _record(transformers: Any, data: dict[str, Any], dtype: torch.dtype) -> Reco
         if getattr(config, "add_cross_attention", False) and not config.is_encoder_decoder:
             extra["encoder_hidden_states"] = torch.zeros(BATCH, MEMORY, config.hidden_size, dtype=dtype)
     traced, outputs = _trace(model, fake, {"input_ids": ids, "attention_mask": mask, **extra})
-    return _recording(traced, outputs, model, transformers.__version__)
+    return _recording(traced, outputs, model, version)
 
 
 def _trace(model: Any, fake: Any, inputs: dict[str, torch.Tensor]) -> tuple[GraphModule, list[str]]:
     """The recorded graph, and what its outputs are called."""
-    base = model.base_model
-    # Some heads call the decoder without the base model around it, and some bases are the model itself.
-    watched = [base] if base is not model else []
-    decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
-    if isinstance(decoder, torch.nn.Module) and decoder is not base and decoder is not model:
-        watched.append(decoder)
+    within = inner_models(model)
     seen: dict[str, Any] = {}
 
     def keep(_module: Any, _args: Any, output: Any) -> None:
@@ -125,7 +175,7 @@ def _trace(model: Any, fake: Any, inputs: dict[str, torch.Tensor]) -> tuple[Grap
         seen.clear()
         if "encoder_hidden_states" in given:
             seen["encoder"] = given["encoder_hidden_states"]
-        handles = [module.register_forward_hook(keep) for module in watched]
+        handles = [module.register_forward_hook(keep) for module in within]
         try:
             with torch.no_grad():
                 output = model(**given, use_cache=False)
@@ -139,17 +189,33 @@ def _trace(model: Any, fake: Any, inputs: dict[str, torch.Tensor]) -> tuple[Grap
 
     with fake:
         traced = make_fx(forward, tracing_mode="real", _allow_non_fake_inputs=True)(*inputs.values())
-    return traced, names
+        return without_writes(traced, list(inputs.values())), names
 
 
-def record_module(module: torch.nn.Module, example_inputs: Mapping[str, torch.Tensor] | None = None) -> Recording:
+def inner_models(model: Any) -> list[torch.nn.Module]:
+    """The models inside a Hugging Face model that tell of the value that leaves their stack.
+
+    Some heads call the decoder without the base model around it, some bases are the model itself, and some decoders
+    have a head of their own.
+    """
+    try:
+        decoder = model.get_decoder()
+    except (AttributeError, NotImplementedError, TypeError):
+        decoder = None
+    every = (getattr(model, "base_model", None), decoder, getattr(decoder, "base_model", None))
+    return [m for m in dict.fromkeys(every) if isinstance(m, torch.nn.Module) and m is not model]
+
+
+def record_module(
+    module: torch.nn.Module, example_inputs: Mapping[str, torch.Tensor] | None = None, *, training: bool = False
+) -> Recording:
     """Record one forward pass of any module that takes `input_ids` and `attention_mask` as keywords.
 
     In-place writes, also those through views, become values of their own, and fused sums the sums that they are.
     Raises RecordingError.
     """
     inputs = dict(example_inputs) if example_inputs is not None else example(module)
-    module = module.eval()
+    module = module.train(training)
     names: list[str] = []
 
     def forward(*values: Any) -> list[Any]:
@@ -161,14 +227,28 @@ def record_module(module: torch.nn.Module, example_inputs: Mapping[str, torch.Te
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            # Under functionalize an in-place write is a new value, whichever view it was written through.
-            pure: Any = torch.func.functionalize(forward)
-            trace = make_fx(pure, FUSED, tracing_mode="real", _allow_non_fake_inputs=True)
-            return _recording(trace(*inputs.values()), names, module, "")
+            return _recording(_pure(forward, module, list(inputs.values())), names, module, "")
         except Exception as error:  # a user's code may raise anything at all: it is the thing under audit
             raise RecordingError(
                 f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             ) from error
+
+
+def _pure(forward: Any, module: torch.nn.Module, given: list[torch.Tensor]) -> GraphModule:
+    """The operators of one call, where an in-place write is a new value, whichever view it was written through."""
+
+    def recorded(call: Any, values: Sequence[torch.Tensor], fused: Any = FUSED) -> GraphModule:
+        return make_fx(call, fused, tracing_mode="real", _allow_non_fake_inputs=True)(*values)
+
+    whole: Any = torch.func.functionalize(forward)
+    try:
+        return recorded(whole, given)
+    except Exception:  # code that looks at values does without only where it sees that they are fake
+        fake = mode_of(module) or FakeTensorMode(allow_non_fake_inputs=True)
+        with fake:
+            faked = [fake.from_tensor(v) for v in given]
+            again: Any = torch.func.functionalize(recorded(forward, faked, {}))
+            return recorded(again, faked)
 
 
 def example(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -177,7 +257,8 @@ def example(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     takes = inspect.signature(module.forward).parameters
     free = any(p.kind is p.VAR_KEYWORD for p in takes.values())
     mask = {"attention_mask": torch.ones_like(ids)} if free or "attention_mask" in takes else {}
-    return {"input_ids": ids, **mask}
+    decoder = {"decoder_input_ids": torch.zeros_like(ids)} if "decoder_input_ids" in takes else {}
+    return {"input_ids": ids, **mask, **decoder}
 
 
 def _outputs(output: Any) -> dict[str, Any]:
@@ -187,7 +268,8 @@ def _outputs(output: Any) -> dict[str, Any]:
     if isinstance(output, tuple | list):
         return {"logits": cast("Any", output[0])}
     fields = cast("Any", output if isinstance(output, Mapping) else vars(output))
-    found = {"logits": fields.get("logits"), "last": fields.get("last_hidden_state")}
+    keys = {"logits": "logits", "last": "last_hidden_state", "encoder": "encoder_last_hidden_state"}
+    found = {name: fields.get(key) for name, key in keys.items()}
     return {k: v for k, v in found.items() if v is not None}
 
 
@@ -200,7 +282,7 @@ def _recording(traced: GraphModule, outputs: list[str], model: Any, version: str
             value = getattr(traced, node.target)
             names[node.target] = by_id.get(id(value), "")
             constant = getattr(value, "constant", None) if hasattr(value, "fake_mode") else value
-            if constant is not None and constant.numel() <= 4096 and not isinstance(value, torch.nn.Parameter):
+            if constant is not None and constant.numel() <= _LARGEST and not isinstance(value, torch.nn.Parameter):
                 constants[node.target] = constant
     sizes = {n: tuple(p.shape) for n, p in model.named_parameters()}
     last = next(n for n in reversed(list(traced.graph.nodes)) if n.op == "output")

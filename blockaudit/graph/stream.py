@@ -10,17 +10,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch.fx import Node
 
-from blockaudit.graph import doubts, norms
-from blockaudit.graph.flow import MOVES, Flow, dtype, number, op, operand, peel, replay, shape
-from blockaudit.graph.linear import causal
+from blockaudit.graph import causality, doubts, norms, replaced, rows
+from blockaudit.graph.flow import MOVES, Flow, carried, dtype, number, op, operand, peel, replay, shape
 from blockaudit.graph.norms import Norm
 from blockaudit.graph.record import BATCH, LENGTH, MEMORY, Recording
+
+Split = tuple[Node, float | None, list[tuple[Node, float | None]]]
 
 _SUMS = {"add", "add_"}
 _PRODUCTS = {"mm", "addmm", "bmm"}
 _PROJECTS = {"mm", "addmm", "bmm", "split", "chunk", "split_with_sizes", "getitem", "slice"}
-# Operators by which rows of other positions reach a row without attention (convolutions, scans).
-_MIXES = {"convolution", "cumsum", "cumprod", "flip", "roll", "_fft_r2c", "_fft_c2r", "_fft_c2c"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,8 @@ class Branch:
     softcap: float | None
     core: Node  # the update behind its factors
     factor: float | None  # the part of the scale that the sum itself applies
+    retracts: bool = False  # what is added is scale * (update - state): an interpolation towards the update
+    doubt: str = ""  # why its kind is not told
 
 
 @dataclass(frozen=True)
@@ -94,24 +95,26 @@ class Reader:
 
     def stream(self, end: Node) -> Stream:
         """The stack that ends at `end`."""
-        final, current = self._final(peel(end))
+        final, current = self._final(self._bare(end))
+        width = shape(current)[-1:]
         adds: list[Add] = []
         while True:
-            current = peel(current)
+            current = self._bare(current)
             post, total = None, current
-            split = self._split(current)
+            split = self._sum(current)
             if split is None:
                 post = self.norm(current)
-                total = peel(post.source) if post is not None else current
-                split = self._split(total) if post is not None else None
+                if post is not None and shape(post.source)[-1:] == width:
+                    total = self._bare(post.source)
+                    split = self._sum(total)
+            if split is None:
+                post, total, split = None, current, self._replacement(current)
             if split is None:
                 break
             shortcut, factor, terms = split
             adds.append(Add(total, shortcut, factor, self._branches(shortcut, terms), post))
             current = shortcut
-        if op(current) in _PRODUCTS and self.norm(current) is None:
-            current = self._data(current)  # a factorised embedding is widened after its norm
-        embed = self.norm(current)
+        embed = self._embed_norm(current)
         start = peel(embed.source) if embed is not None else current
         adds.reverse()
         if final is None:
@@ -134,19 +137,65 @@ class Reader:
     def _token_scale(self, start: Node) -> float | None:
         """The factor on the token embedding, also where positions are added to it afterwards."""
         core, factor = self._scaled(start)
+        if op(core) == "index_put" and operand(core) is not None:
+            # A few tokens have rows of their own.
+            return _times(factor, self._token_scale(peel(core.all_input_nodes[0])))
         if op(core) in _SUMS:
-            for part in (peel(a) for a in core.all_input_nodes):
-                inner, own = self._scaled(part)
-                indices = operand(inner, 1)
-                if op(inner) in _SUMS:
-                    return _times(factor, self._token_scale(inner))
-                if op(inner) == "embedding" and indices is not None and peel(indices).op == "placeholder":
-                    return _times(factor, own)
-        return factor
+            parts = [self._token_scale(peel(a)) for a in core.all_input_nodes if self.graph.is_data(a)]
+            return _times(factor, next((p for p in parts if p is not None), None))
+        if op(core) in _PRODUCTS:
+            return _times(factor, self._token_scale(self._data(core)))  # a factorised embedding
+        indices = operand(core, 1)
+        tokens = op(core) == "embedding" and indices is not None and peel(indices).op == "placeholder"
+        return factor if tokens else None
+
+    def _embed_norm(self, entry: Node) -> Norm | None:
+        """The norm of the embedded input: the first add reads it, as it stands, projected, masked or with positions."""
+        while True:
+            entry = self._bare(entry)
+            norm = self.norm(entry)
+            if norm is not None:
+                return norm
+            if op(entry) in _PRODUCTS:
+                entry = self._data(entry)  # a factorised embedding is widened after its norm
+                continue
+            if op(entry) in _SUMS:
+                # Positions that are added after the norm; what is normalised behind any other sum is no embedding.
+                parts = [a for a in entry.all_input_nodes if self.graph.is_data(a)]
+                normed = [a for a in parts if self.norm(peel(self._scaled(peel(a))[0])) is not None]
+                if len(normed) != 1 or not all(a in normed or op(peel(a)) == "embedding" for a in parts):
+                    return None
+                entry = normed[0]
+                continue
+            bare = self._scaled(entry)[0]
+            if bare is entry:
+                return None
+            entry = bare
+
+    def _bare(self, node: Node) -> Node:
+        """A value of the stream behind layouts and the mask of rows that are padding."""
+        while True:
+            node = carried(node)
+            inner = self._masked(node)
+            if inner is None:
+                return node
+            node = inner
+
+    def _masked(self, node: Node) -> Node | None:
+        """The value behind a multiplication by a mask of its rows, where all rows are valid."""
+        if op(node) != "mul":
+            return None
+        for value, by in ((operand(node, 0), operand(node, 1)), (operand(node, 1), operand(node, 0))):
+            if value is None or by is None or shape(value) != shape(node) or shape(by)[-1:] != (1,):
+                continue
+            mask = self._mask(by)
+            if mask is not None and bool((mask == 1).all()):
+                return value
+        return None
 
     def _data(self, product: Node) -> Node:
         """The operand of a matrix product that depends on the tokens."""
-        return peel(next(a for a in product.all_input_nodes if self.graph.is_data(a)))
+        return peel(next((a for a in product.all_input_nodes if self.graph.is_data(a)), product.all_input_nodes[0]))
 
     def _final(self, end: Node) -> tuple[Norm | None, Node]:
         """The stack-final norm: one whose input is a sum over a state that no post-add norm made."""
@@ -155,11 +204,11 @@ class Reader:
         norm = self.norm(end)
         if norm is None:
             return None, end
-        split = self._split(peel(norm.source))
+        split = self._sum(carried(norm.source)) or self._replacement(carried(norm.source))
         if split is None:
             return None, end
-        shortcut = self.norm(split[0])
-        if shortcut is not None and self._split(peel(shortcut.source)) is not None:
+        shortcut = self.norm(self._bare(split[0]))
+        if shortcut is not None and self._sum(self._bare(shortcut.source)) is not None:
             return None, end  # the shortcut is itself a normalised sum: this is the last post-add norm
         return norm, norm.source
 
@@ -204,7 +253,40 @@ class Reader:
 
     # -- sums -------------------------------------------------------------------------------------------------------
 
-    def _split(self, node: Node) -> tuple[Node, float | None, list[tuple[Node, float | None]]] | None:
+    def _sum(self, node: Node) -> Split | None:
+        """The same of a sum that is multiplied as a whole: the factor is then one of every term."""
+        split = self._split(node)
+        if split is not None:
+            return split
+        core, factor = self._scaled(node)
+        split = self._split(core) if core is not node else None
+        if split is None:
+            return None
+        shortcut, own, terms = split
+        return shortcut, _times(own, factor), [(t, _times(f, factor)) for t, f in terms]
+
+    def _replacement(self, node: Node) -> Split | None:
+        """The same of a branch whose output takes the place of the state: the shortcut's factor is zero."""
+        state = replaced.state(self.graph, node, lambda n: self._sum(n) is not None, self.norm)
+        return None if state is None else (state, 0.0, [(node, 1.0)])
+
+    def _merged(self, state: Node, factor: float | None, terms: list[tuple[Node, float]]) -> Split:
+        """(shortcut, its factor, updates), where the state that is in a term once more is the shortcut's."""
+        updates: list[tuple[Node, float | None]] = []
+        for term, times in terms:
+            node = peel(term)
+            left, right = (
+                (operand(node, 0), operand(node, 1)) if op(node) in _SUMS and not node.kwargs else (None, None)
+            )
+            again = [p for p in (left, right) if p is not None and peel(p) is state]
+            other = [p for p in (left, right) if p is not None and peel(p) is not state]
+            if len(again) == 1 and len(other) == 1 and self.graph.precedes(state, other[0]):
+                factor = None if factor is None else factor + times
+                node = peel(other[0])
+            updates.append((node, times))
+        return state, factor, updates
+
+    def _split(self, node: Node) -> Split | None:
         """(shortcut, its factor, [(update, its factor)]) where `node` is a residual sum."""
         if op(node) not in _SUMS or len(shape(node)) < 2:
             return None
@@ -215,7 +297,7 @@ class Reader:
                 core, own = self._scaled(peel(term)) if scaled else (peel(term), 1.0)
                 others = [t for j, t in enumerate(terms) if j != i]
                 if self.graph.is_data(core) and all(self.graph.precedes(core, t) for t, _ in others):
-                    return core, _times(own, factor), [(peel(t), f) for t, f in others]
+                    return self._merged(core, _times(own, factor), others)
         return None
 
     def _opened(self, shortcut: Node, term: Node, factor: float | None) -> list[tuple[Node, float | None]]:
@@ -295,6 +377,8 @@ class Reader:
     def _branch(self, state: Node, update: Node, factor: float | None) -> Branch:
         # A norm's own weight is no factor on the branch.
         core, own = (update, 1.0) if self._ends(state, update) else self._scaled(update)
+        target = self._target(state, core)
+        core = target or core
         narrow = self.graph.bottlenecks(state, core)
         norm_in = self._entry(state, narrow)
         norm_out = self.norm(core)
@@ -303,11 +387,20 @@ class Reader:
         start = norm_in.output if norm_in else state
         end = norm_out.source if norm_out else core
         region = self.graph.between(start, peel(end))
-        kind, memory = self._kind(region, state)
+        kind, memory = self._kind(start, region, state)
         taken = {n.output for n in (norm_in, norm_out) if n is not None}
         inner = tuple(n for r in region if r not in taken and (n := self._inner(r)) is not None)
         scale, cap = _times(own, factor), self._softcap(region)
-        return Branch(update, norm_in, norm_out, inner, scale, kind, memory, cap, core, factor)
+        return Branch(update, norm_in, norm_out, inner, scale, kind, memory, cap, core, factor, target is not None)
+
+    def _target(self, state: Node, core: Node) -> Node | None:
+        """The value towards which the state is moved, where an update is the difference of the two."""
+        left, right = operand(core, 0), operand(core, 1)
+        if left is None or right is None or peel(right) is not peel(state) or shape(left) != shape(core):
+            return None
+        alpha = core.kwargs.get("alpha", 1)
+        away = -1 if op(core) == "sub" else 1
+        return peel(left) if op(core) in ("sub", *_SUMS) and away * alpha == -1 else None
 
     def _ends(self, state: Node, update: Node) -> bool:
         """Whether a norm ends at an update."""
@@ -336,17 +429,18 @@ class Reader:
         after = [self._at(u) for u in node.users if op(u) not in MOVES]
         return None if any(n is not None and n.weight == found.weight for n in after) else found
 
-    def _kind(self, region: list[Node], state: Node) -> tuple[str, Node | None]:
+    def _kind(self, start: Node, region: list[Node], state: Node) -> tuple[str, Node | None]:
         """What a branch does, by the operators in it: rows of other positions, a choice of experts, a gate, or none."""
         names = {op(n) for n in region}
         if any(op(n).startswith("_scaled_dot_product") or _scores(n) for n in region):
             memory = self._memory(region, state)
             if memory is not None:
                 return "cross_attention", memory
-            return ("causal_self_attention" if self._causal(region) else "self_attention"), None
-        if "topk" in names:
+            masked = self._causal(region)
+            return {True: "causal_self_attention", False: "self_attention", None: "unclassified"}[masked], None
+        if "topk" in names and not any(op(n) == "convolution" for n in region):
             return "moe", None
-        if names & _MIXES:
+        if names & {"_softmax", "_safe_softmax"} or rows.mixes(self.graph, self.recording.constants, start, region):
             return "unclassified", None
         return ("gated_mlp" if any(_gates(n, set(region)) for n in region) else "mlp"), None
 
@@ -359,12 +453,15 @@ class Reader:
         own = [a for a in aside if not self.graph.precedes(state, a)]
         return encoder if any(a is encoder or self.graph.precedes(encoder, a) for a in own) else None
 
-    def _causal(self, region: list[Node]) -> bool:
-        """Whether the scores are masked so that a row sees no later one: the mask itself is computed and looked at."""
-        if any("is_causal" in str(n.target) or n.kwargs.get("is_causal") for n in region):
-            return True
-        if any(_scores(n) and causal(self.graph, self.recording.constants, n) for n in region):
-            return True
+    def _causal(self, region: list[Node]) -> bool | None:
+        """Whether the scores are masked so that a row sees no later one: the mask itself is computed and looked at.
+
+        None where neither that nor weight on a later position is shown.
+        """
+        softmaxes = [n for n in region if _scores(n)]
+        shown = causality.causal(self.graph, self.recording.constants, region, softmaxes)
+        if shown is not None:
+            return shown
         outside = {a for n in region for a in n.all_input_nodes} - set(region)
         for node in self.recording.nodes:
             square = shape(node)[-2:] == (LENGTH, LENGTH) and dtype(node) == torch.bool
@@ -376,7 +473,7 @@ class Reader:
                     and bool(mask.diagonal(dim1=-2, dim2=-1).all())
                 ):
                     return True
-        return False
+        return None
 
     def _mask(self, node: Node) -> torch.Tensor | None:
         """A mask's value for tokens that are all valid; None where it depends on weights."""
@@ -418,8 +515,8 @@ def _shifted(adds: list[Add], first: Norm) -> tuple[list[Add], Norm | None]:
 
 
 def _scores(node: Node) -> bool:
-    """A softmax over positions (a router's is over experts)."""
-    scores = ((LENGTH, LENGTH), (LENGTH, MEMORY))
+    """A softmax over positions, and over a sink beside them where there is one (a router's is over experts)."""
+    scores = ((LENGTH, LENGTH), (LENGTH, LENGTH + 1), (LENGTH, MEMORY))
     return op(node) in ("_softmax", "_safe_softmax") and len(shape(node)) >= 3 and shape(node)[-2:] in scores
 
 

@@ -10,6 +10,7 @@ import torch
 LAYERS = 3
 BATCH, LENGTH = 2, 7
 
+_TOKENS = ("_token_id", "_token_index", "_index")
 _LAYER_KEYS = (
     "num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "num_decoder_layers",
     "num_encoder_layers", "num_blocks", "num_layers_per_stack",
@@ -67,58 +68,93 @@ SIZES: dict[str, int] = {
     "relative_attention_num_buckets": 8, "num_landmarks": 4, "segment_means_seq_len": 16, "num_hash": 4,
     "output_embedding_size": 32, "prediction_head_size": 32, "backbone_hidden_size": 32, "num_centroids": 8,
     "centroid_intermediate_top_k": 2, "n_layers_per_attn_res_block": 2, "num_mem_blocks": 1, "max_length": 20,
+    "hidden_size_global": 32, "kv_n_heads": 2, "moe_top_k": 1, "audio_hidden_size": 32,
+    **dict.fromkeys(("adapter_in_dim", "adapter_out_dim", "adapter_input_size"), 32),
 }  # fmt: skip
-# Types whose sizes are bound to each other by more than the names say.
+# Types, and parts of types, whose sizes are bound to each other by more than the names say.
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 SPECIAL: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {"rope_parameters": {"full_attention": {**_ROPE, "mrope_section": [2, 1, 1]}}},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0}},
+    "esm": {"vocab_size": 96, "pad_token_id": 1, "mask_token_id": 2},
+    "falcon_h1": {"mamba_d_ssm": 64},
+    "funnel": {"block_sizes": (2, 1), "block_repeats": None},
+    "gemma4_assistant": {
+        "text_config": {
+            "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "num_kv_shared_layers": 3,
+            "num_hidden_layers": 3,
+        }
+    },
+    "gpt_neo": {
+        "num_layers": 4, "attention_types": [[["global", "local"], 2]],
+        "attention_layers": ["global", "local", "global", "local"],
+    },
+    "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv"]},
+    "longcat_flash": {"head_dim": 4},
     "mamba2": {"num_heads": 8, "head_dim": 8},
+    "mobilebert": {"intra_bottleneck_size": 16, "true_hidden_size": 16, "embedding_size": 32},
+    "mpnet": {"relative_attention_num_buckets": 32},
+    "neomme": {"head_dim": 16},
+    "nystromformer": {"num_landmarks": 1, "segment_means_seq_len": LENGTH},
     "reformer": {
         "axial_pos_shape": (8, 8), "axial_pos_embds_dim": (16, 16), "attn_layers": ["local", "local", "local"],
         "local_attn_chunk_length": 4, "lsh_attn_chunk_length": 4, "is_decoder": True,
     },
-    "reformer*": {},
-    "funnel": {"block_sizes": (2, 1), "block_repeats": None},
-    "gpt_neo": {"num_layers": 4, "attention_types": [[["global", "local"], 2]]},
-    "tapas": {},
-    "xlm": {"n_layers": 3},
-    "mobilebert": {"intra_bottleneck_size": 16, "true_hidden_size": 16, "embedding_size": 32},
     "squeezebert": {"embedding_size": 32},
-    "zamba": {"num_hidden_layers": 6, "attention_hidden_size": 64, "attention_head_dim": 16},
-    "zamba2": {"num_hidden_layers": 6, "attention_hidden_size": 64, "attention_head_dim": 16, "mamba_headdim": 16},
+    "vibevoice_acoustic_tokenizer_encoder": {"num_filters": 2},
+    "xmod": {"default_language": "en_XX"},
+    "zamba": {
+        "num_hidden_layers": 6, "attention_hidden_size": 64, "attention_head_dim": 16,
+        "layers_block_type": ["linear_attention", "linear_attention", "hybrid"] * 2,
+    },
+    "zamba2": {
+        "num_hidden_layers": 6, "attention_hidden_size": 64, "attention_head_dim": 16, "mamba_headdim": 16,
+        "layers_block_type": ["linear_attention", "linear_attention", "hybrid"] * 2,
+    },
+    "zaya": {"num_experts_per_tok": 1},
 }  # fmt: skip
+# What is tried in turn; `fill` gives fields that hold nothing a size as well.
 RETRIES: tuple[dict[str, Any], ...] = (
-    {}, {"num_key_value_heads": 4}, {"num_hidden_layers": 4}, {"head_dim": None}, {"num_hidden_layers": 6},
-    {"num_hidden_layers": 2}, {"pad_token_id": 1},
+    {}, {"fill": True}, {"num_key_value_heads": 4}, {"num_hidden_layers": 4}, {"head_dim": None},
+    {"num_hidden_layers": 6}, {"num_hidden_layers": 2}, {"pad_token_id": 1}, {"is_decoder": False},
 )  # fmt: skip
+
+
+# What a type needs beside tokens, by the shape that it has.
+BESIDE: dict[str, dict[str, tuple[int, ...]]] = {
+    "voxtral_realtime": {"encoder_inputs_embeds": (BATCH, 4 * LENGTH, 32)},
+}
 
 
 class NotBuilt(Exception):
     """No tiny model of a type could be built; the message says why."""
 
 
-def shrunk(config: Any) -> dict[str, Any]:
+def shrunk(config: Any, *, fill: bool = False) -> dict[str, Any]:
     """Keyword arguments that make a config of the same class small."""
     given: dict[str, Any] = {}
     fields = _fields(config)
+    special = SPECIAL.get(getattr(config, "model_type", ""), {})
     latent = "qk_rope_head_dim" in fields  # MLA: no key heads of their own
     length = next((v for k in _LAYER_KEYS if isinstance(v := getattr(config, k, None), int)), 0)
     for key, value in fields.items():
         if key.startswith("_") or (latent and key == "head_dim"):
             continue
         if hasattr(value, "to_dict") and hasattr(value, "model_type"):
-            given[key] = type(value)(**shrunk(value))
+            given[key] = type(value)(**{**shrunk(value, fill=fill), **special.get(key, {})})
         elif isinstance(value, list | tuple):
             entries: list[Any] = list(cast("list[Any]", value))
             if length and len(entries) == length and isinstance(entries[0], str):
                 given[key] = kinds(entries)
-        elif isinstance(value, bool) or not isinstance(value, int):
+        elif isinstance(value, bool) or not (isinstance(value, int) or (fill and value is None)):
             continue
         elif key in _LAYER_KEYS:
             given[key] = LAYERS
-        elif key.endswith(("_token_id", "_token_index", "_index")) and value >= 90 - len(given) % 40:
+        elif value is not None and key.endswith(_TOKENS) and value >= 90 - len(given) % 40:
             given[key] = 50 + len(given) % 40
         elif key in SIZES:
             given[key] = 4 if latent and key == "num_key_value_heads" else SIZES[key]
-    return given
+    return given | {k: v for k, v in special.items() if not (k in given and isinstance(v, dict))}
 
 
 def _fields(config: Any) -> dict[str, Any]:
@@ -134,30 +170,50 @@ def kinds(entries: list[Any]) -> list[Any]:
     return short
 
 
-def configs(model_type: str, changed: Mapping[str, Any] | None = None) -> list[Callable[[], Any]]:
-    """Ways to make a tiny config, the likeliest first."""
+def config_class(model_type: str, class_name: str) -> Any:
+    """The config class of an entry.
+
+    A text class that is listed for a config of many parts takes the config of its own part, as the auto classes do.
+    """
     import transformers
 
-    cls: Any = transformers.CONFIG_MAPPING[model_type]
+    own = getattr(getattr(transformers, class_name), "config_class", None)
+    return own or transformers.CONFIG_MAPPING[model_type]
+
+
+def default(cls: Any) -> Any:
+    """A config with the defaults of its class; some classes refuse their own."""
+    try:
+        return cls()
+    except Exception:  # the checks of a config raise errors of many kinds
+        return cls(**SPECIAL.get(cls.model_type, {}))
+
+
+def configs(model_type: str, class_name: str, *, moved: bool = False) -> list[Callable[[], Any]]:
+    """Ways to make a tiny config for a class, the likeliest first; `moved` gives every epsilon a value of its own."""
+    cls = config_class(model_type, class_name)
 
     def make(extra: Mapping[str, Any], lists: bool) -> Any:
-        given = shrunk(cls())
+        given = shrunk(default(cls), fill=bool(extra.get("fill")))
         if not lists:
             given = {k: v for k, v in given.items() if not isinstance(v, list)}
-        config = cls(**{**given, **SPECIAL.get(model_type, {}), **extra})
-        for key, value in (changed or {}).items():
-            owner: Any = config
-            *path, last = key.split(".")
-            for part in path:
-                owner = getattr(owner, part)
-            setattr(owner, last, value)
-        fields = _fields(config)
-        for part in (config, *(v for v in fields.values() if hasattr(v, "model_type"))):
+        config = cls(**{**given, **{k: v for k, v in extra.items() if k != "fill"}})
+        for key, value in (elsewhere(config) if moved else {}).items():
+            _assign(config, key, value)
+        for part in (config, *(v for v in _fields(config).values() if hasattr(v, "model_type"))):
             part._attn_implementation = "eager"
             part._experts_implementation = "batched_mm"
         return config
 
     return [lambda e=extra, q=lists: make(e, q) for extra in RETRIES for lists in (True, False)]
+
+
+def _assign(config: Any, key: str, value: Any) -> None:
+    """Set a field; a dotted key is a field of a part."""
+    *path, last = key.split(".")
+    for part in path:
+        config = getattr(config, part)
+    setattr(config, last, value)
 
 
 def epsilons(config: Any, prefix: str = "") -> dict[str, float]:
@@ -172,8 +228,13 @@ def epsilons(config: Any, prefix: str = "") -> dict[str, float]:
     return found
 
 
+def elsewhere(config: Any) -> dict[str, float]:
+    """For every epsilon key a value that no code has for a default and no other key has."""
+    return {key: round(3.137e-3 + 4.71e-4 * i, 7) for i, key in enumerate(epsilons(config))}
+
+
 def inputs(config: Any, seed: int) -> dict[str, torch.Tensor]:
-    """Tokens for one forward pass, all valid."""
+    """Tokens for one forward pass, all valid, and what the type needs beside them."""
     text = getattr(config, "text_config", None) or config
     size = min(int(getattr(text, "vocab_size", 0) or 96), 48)
     generator = torch.Generator().manual_seed(seed)
@@ -183,4 +244,5 @@ def inputs(config: Any, seed: int) -> dict[str, torch.Tensor]:
     }
     if getattr(config, "is_encoder_decoder", False):
         given["decoder_input_ids"] = torch.randint(4, size, (BATCH, LENGTH), generator=generator)
-    return given
+    beside = BESIDE.get(getattr(config, "model_type", ""), {})
+    return given | {k: torch.randn(size, generator=generator) for k, size in beside.items()}

@@ -9,10 +9,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
+from msgspec.structs import replace
 
+from blockaudit.graph import dropout_fields
+from blockaudit.graph.flow import one_thread
+from blockaudit.graph.linear import granularity
 from blockaudit.graph.norms import Norm
 from blockaudit.graph.record import Recording, RecordingError, record
 from blockaudit.graph.stream import Add, Branch, Reader, Stream
+from blockaudit.graph.training import Training, record_training
 from blockaudit.records.bound import BoundManifest, StackSpan
 from blockaudit.records.contract import Executed, Statement, Testimony
 
@@ -37,34 +42,54 @@ class _Step:
     last: bool  # of its add: the norm after the add is this branch's
 
 
-def testify(bound: BoundManifest, config: Mapping[str, Any]) -> Executed:
-    """Run the class that `config` names under fake tensors and read every contract field off its operators."""
+@one_thread()
+def testify(bound: BoundManifest, config: Mapping[str, Any], code: str | None = None) -> Executed:  # noqa: PT028
+    """Run the class that `config` names under fake tensors and read every contract field off its operators.
+
+    code: the folder whose own modelling code may be run.
+    """
     spans = [s for s in bound.spans if not s.ignored]
     unknown = [s.name for s in spans if s.run is None]
     if unknown:
         # A depth that cannot be one would be built all the same, layer by layer.
         return Executed(Testimony("executed"), failure=f"how many layers {', '.join(unknown)} has cannot be told")
-    short, depths = _shortened(bound, config, spans)
+    short, depths = _shortened(bound, config, spans, MOST_LAYERS)
     try:
-        recording = record(short)
+        recording = record(short, code=code)
     except RecordingError as error:
         return Executed(Testimony("executed"), failure=str(error))
     try:
-        exact: Recording | None = record(short, torch.float32)
+        exact: Recording | None = record(short, torch.float32, code=code)
     except RecordingError:
         exact = None  # some operators exist in bfloat16 alone; its constants are then rounded ones
+    random = dropout_fields.still(recording, exact)
     said, unread = _Speaker(bound, spans, recording, exact, depths).speak()
-    return Executed(Testimony("executed", said), unread=tuple(unread))
+    training = record_training(_shortened(bound, config, spans, _kinds_within(spans))[0], code)
+    said |= dropout_fields.speak([s.name for s in spans], training, bound.fields)
+    return replace(_heard(said, unread, recording, recording.unread), random=random)
 
 
-def testify_candidate(bound: BoundManifest, recording: Recording, exact: Recording | None) -> Executed:
+@one_thread()
+def testify_candidate(
+    bound: BoundManifest, recording: Recording, exact: Recording | None, training: Training | None
+) -> Executed:
     """The same of a user's own module, run in place of the class that config.json names."""
-    said, unread = _Speaker(bound, [s for s in bound.spans if not s.ignored], recording, exact).speak()
-    return Executed(Testimony("executed", said), unread=tuple(unread))
+    spans = [s for s in bound.spans if not s.ignored]
+    random = dropout_fields.still(recording, exact)
+    said, unread = _Speaker(bound, spans, recording, exact).speak()
+    said |= dropout_fields.speak([s.name for s in spans], training, bound.fields)
+    return replace(_heard(said, unread, recording), random=random)
+
+
+def _heard(
+    said: dict[str, Statement], unread: Iterable[str], recording: Recording, ignored: tuple[str, ...] | None = None
+) -> Executed:
+    testimony = Testimony("executed", said)
+    return Executed(testimony, "", tuple(unread), recording.class_name, ignored, recording.idle)
 
 
 def _shortened(
-    bound: BoundManifest, config: Mapping[str, Any], spans: list[StackSpan]
+    bound: BoundManifest, config: Mapping[str, Any], spans: list[StackSpan], most: int
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """The config with no more layers than patterns need (counts, and lists of one entry a layer), and those depths."""
     depths: dict[str, int] = {}
@@ -73,29 +98,52 @@ def _shortened(
     short = {**config, "architectures": [named]} if named else dict(config)
     for span in spans:
         keys = bound.fields[f"{span.name}.layers"].keys
-        if span.run is None or span.run <= MOST_LAYERS or len(keys) != 1:
+        if span.run is None or span.run <= most or len(keys) != 1:
             continue
         for key, value in short.items():
             entries = cast("list[Any]", value) if isinstance(value, list) else []
             if len(entries) == span.run:
-                short[key] = entries[:MOST_LAYERS]
-        short[keys[0]] = depths[span.name] = MOST_LAYERS
+                short[key] = entries[:most]
+        short[keys[0]] = depths[span.name] = most
     return short, depths
 
 
-def testify_alone(recording: Recording, exact: Recording | None) -> Executed:
+def _kinds_within(spans: list[StackSpan]) -> int:
+    """How many layers hold every kind of layer: as many as a training graph needs, and two at least."""
+    firsts = [min(layers) - s.first for s in spans for _, layers in s.kinds if layers]
+    return min(max([1, *firsts]) + 1, MOST_LAYERS)
+
+
+@one_thread()
+def testify_alone(recording: Recording, exact: Recording | None, training: Training | None) -> Executed:
     """What the operators of a module say, with no manifest to read them against: layers are what repeats."""
+    random = dropout_fields.still(recording, exact)
     reader = Reader(recording)
-    end = reader.end()
-    if end is None:
+    named = recording.hidden
+    ends = {k: named[k] for k in ("encoder", "decoder") if k in named and named[k].op != "placeholder"}
+    if "decoder" not in ends and (end := reader.end()) is not None:
+        ends["decoder"] = end
+    if "decoder" not in ends:
         return Executed(Testimony("executed"), failure="no value that leaves the stack was found")
-    stream = reader.stream(end)
-    if stream.unread:
-        return Executed(Testimony("executed"), unread=tuple(f"decoder: {u}" for u in stream.unread))
-    span = StackSpan("decoder", 0, len(stream.adds) // _period(stream), None, "operators")
+    streams = {name: reader.stream(value) for name, value in ends.items()}
+    doubts = [f"{name}: {doubt}" for name, stream in streams.items() for doubt in stream.unread]
+    if doubts:
+        return Executed(Testimony("executed"), unread=tuple(doubts))
+    spans = [StackSpan(n, 0, len(s.adds) // _period(s), None, "operators") for n, s in streams.items()]
     nobody = cast("BoundManifest", SimpleNamespace(fields={}, expected=()))
-    said, unread = _Speaker(nobody, [span], recording, exact).speak()
-    return Executed(Testimony("executed", said), unread=tuple(unread))
+    said, unread = _Speaker(nobody, spans, recording, exact).speak()
+    said |= dropout_fields.speak(list(streams), training, ())
+    return replace(_heard(said, unread, recording), random=random)
+
+
+def testify_class(config: Mapping[str, Any], code: str | None = None) -> Executed:  # noqa: PT028
+    """What the class that `config` names executes, where no manifest speaks of it."""
+    try:
+        recording, exact = record(config, code=code), record(config, torch.float32, code=code)
+    except RecordingError as error:
+        return Executed(Testimony("executed"), failure=str(error))
+    training = record_training(config, code)
+    return replace(testify_alone(recording, exact, training), class_name=recording.class_name, ignored=recording.unread)
 
 
 def _period(stream: Stream) -> int:
@@ -207,9 +255,17 @@ class _Speaker:
         if not kind:
             factors = [s.add.shortcut_scale for s in exact]
             self._agreed(f"{stack}.residual.shortcut_scale", factors)
-            if all(f == 1.0 for f in factors):
+            retracts = [s.branch.retracts for s in exact]
+            if all(f == 1.0 for f in factors) and not any(retracts):
                 self._say(f"{stack}.residual.shortcut", "identity")
                 self._say(f"{stack}.residual.update", "add")
+            elif all(retracts):
+                self._say(f"{stack}.residual.update", "interpolate_retract")
+            learned = next((s.add for s in exact if s.add.shortcut_scale is None), None)
+            if learned is not None and self.exact is not None:
+                terms = [learned.shortcut, *(b.update for b in learned.branches)]
+                what = granularity(self.exact.graph, learned.total, terms, learned.shortcut)
+                self._say(f"{stack}.residual.shortcut", what or "unclassified", "a learned factor")
             self._say(f"{stack}.residual.shortcut_source", "normalised_state" if self.shifted else "state")
 
     def _branch(self, owner: str, steps: list[_Step]) -> None:

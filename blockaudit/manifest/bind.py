@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from blockaudit.manifest import grammar
 from blockaudit.manifest.fields import branch_fields, norm_fields, stack_fields
 from blockaudit.manifest.values import Resolver
+from blockaudit.manifest.view import owner_of
 from blockaudit.records.bound import BoundManifest, ExpectedTensor, Resolved, StackSpan
 from blockaudit.records.checkpoint import Fault
 from blockaudit.records.manifest import Bound, Branch, ClassSpec, Manifest, Norm, Stack, TensorSpec
@@ -131,8 +132,7 @@ class _Binder:
             present = None  # config.json would tell which layers are of which kind
         if branch.layer_kinds and layers and not mine:
             return  # no layer of this config is of these kinds
-        twins = sum(b.name == branch.name for b in stack.branches) > 1 and branch.layer_kinds
-        owner = f"{stack.name}.{branch.name}" + (f"[{'|'.join(branch.layer_kinds)}]" if twins else "")
+        owner = owner_of(branch, stack)
         if not where["ignored"]:
             self.fields |= branch_fields(owner, branch, self.resolver)
         for site, norm in branch.norms.items():

@@ -7,19 +7,21 @@ from functools import cache
 from typing import Any, Literal
 
 from blockaudit import resources
+from blockaudit.manifest.align import align
 from blockaudit.manifest.bind import bind
-from blockaudit.records.bound import BoundManifest, Resolved
+from blockaudit.records.bound import BoundManifest, ExpectedTensor, Resolved
 from blockaudit.records.manifest import Bound, Manifest
 
-Changes = Literal["function", "numerics", "size", "nothing"]
+Changes = Literal["function", "training", "numerics", "size", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One field, what either manifest declares, and what the difference changes.
 
-    `size`: the same function of other dimensions, which config.json gives. `nothing`: the same value today, read from
-    other keys of config.json.
+    `function`: what is computed in evaluation. `training`: only what happens while weights are learned. `numerics`:
+    only how it is rounded. `size`: the same function of other dimensions, which config.json gives. `nothing`: another
+    name, or the same value today, read from other keys of config.json.
     """
 
     field: str
@@ -38,16 +40,24 @@ class Comparison:
 
     @property
     def same_function(self) -> bool:
-        return all(d.changes != "function" for d in (*self.contract, *self.dims))
+        return not self.counted("function")
+
+    def counted(self, kind: Changes) -> int:
+        """How many differences change this."""
+        return sum(d.changes == kind for d in (*self.contract, *self.dims, *self.keys))
 
 
 def compare(a: Manifest, b: Manifest) -> Comparison:
     """Compare two manifests under their own defaults and pins."""
+    b, renamed = align(a, b)
     one, two = bind(a, {}), bind(b, {})
     # What follows from a size (an embedding scaled by sqrt(d_model)) is compared at one size.
     known = _sizes(b, two)
     shared = {key: size for key, size in _sizes(a, one).items() if key in known}
-    return Comparison(_contract(bind(a, shared), bind(b, shared)), _dims(one, two), _keys(one, two))
+    at_one, at_two = bind(a, shared), bind(b, shared)
+    names = tuple(Difference(what, mine, other, "nothing") for what, mine, other in renamed)
+    contract = (*names, *_contract(at_one, at_two), *_kinds(at_one, at_two))
+    return Comparison(contract, _dims(one, two), _keys(one, two))
 
 
 def _sizes(manifest: Manifest, bound: BoundManifest) -> dict[str, int]:
@@ -64,18 +74,23 @@ def _sizes(manifest: Manifest, bound: BoundManifest) -> dict[str, int]:
 
 def changes(field: str) -> Changes:
     """What a contract field changes, as the schema says of its last word."""
-    return "numerics" if field.rpartition(".")[2] in _numeric_fields() else "function"
+    last = field.rpartition(".")[2]
+    return _said()["dropout" if ".dropout." in field else ""].get(last, "function")
 
 
 @cache
-def _numeric_fields() -> frozenset[str]:
-    schema = resources.schema("block_manifest")
-    return frozenset(
-        name
-        for part in schema["$defs"].values()
-        for name, said in part.get("properties", {}).items()
-        if said["x-changes"] == "numerics"
-    )
+def _said() -> dict[str, dict[str, Changes]]:
+    """Words that change no function and what they do change; dropout's, which others use too, apart."""
+    found: dict[str, dict[str, Changes]] = {"dropout": {}, "": {}}
+    for part, defined in resources.schema("block_manifest")["$defs"].items():
+        for name, said in defined.get("properties", {}).items():
+            if said["x-changes"] in ("training", "numerics"):
+                found["dropout" if part == "dropout" else ""][name] = said["x-changes"]
+    return found
+
+
+# What a field that only one of two spellings has comes to: a factor written as a number, a norm that is switched off.
+_ABSENT = {"learned": False, "granularity": "scalar", "present": False}
 
 
 def _contract(one: BoundManifest, two: BoundManifest) -> tuple[Difference, ...]:
@@ -85,9 +100,9 @@ def _contract(one: BoundManifest, two: BoundManifest) -> tuple[Difference, ...]:
         if field.startswith("tie."):
             continue
         a, b = one.fields.get(field), two.fields.get(field)
-        if _follows(field, one.fields, two.fields):
+        if _follows(field, one.fields, two.fields) or _silent(field, one.fields, two.fields):
             continue
-        if _value(a) != _value(b):
+        if _meant(field, a) != _meant(field, b):
             sized = field.endswith(".layers") and not (_fixed(a) and _fixed(b))
             found.append(Difference(field, _value(a), _value(b), "size" if sized else changes(field)))
         elif a is not None and b is not None and a.keys != b.keys and not (a.pinned or b.pinned):
@@ -98,7 +113,50 @@ def _contract(one: BoundManifest, two: BoundManifest) -> tuple[Difference, ...]:
 def _follows(field: str, one: dict[str, Resolved], two: dict[str, Resolved]) -> bool:
     """Whether a field only repeats that its norm is there in one and not in the other."""
     present = f"{field.rpartition('.')[0]}.present"
-    return field != present and (present in one or present in two) and (field in one) != (field in two)
+    return field != present and _meant(present, one.get(present)) != _meant(present, two.get(present))
+
+
+def _silent(field: str, one: dict[str, Resolved], two: dict[str, Resolved]) -> bool:
+    """Whether a field describes a dropout that drops nothing in either."""
+    if ".dropout." not in field:
+        return False
+    p = f"{field.rpartition('.')[0]}.p"
+    return all(_value(fields.get(p)) in (None, 0) and (p not in fields or fields[p].known) for fields in (one, two))
+
+
+def _meant(field: str, resolved: Resolved | None) -> Any:
+    """The value, or what its absence comes to."""
+    last = field.rpartition(".")[2]
+    if resolved is None:
+        if last == "granularity" and ".residual." not in field:
+            return None
+        return False if ".bias." in field else _ABSENT.get(last)
+    return resolved.value
+
+
+def _kinds(one: BoundManifest, two: BoundManifest) -> tuple[Difference, ...]:
+    """Layers of each kind, as far as both stacks have layers."""
+    found: list[Difference] = []
+    others = {span.name: span for span in two.spans if not span.ignored}
+    for span in one.spans:
+        other = others.get(span.name)
+        if other is None or span.ignored:
+            continue
+        both = min(span.run or 0, other.run or 0)
+        mine, theirs = dict(span.kinds), dict(other.kinds)
+        for kind in (k for k in mine if k in theirs):
+            a, b = _runs(mine[kind], span.first, both), _runs(theirs[kind], other.first, both)
+            if a != b:
+                found.append(Difference(f"{span.name}.layer_kinds.{kind}", a, b, "function"))
+    return tuple(found)
+
+
+def _runs(layers: tuple[int, ...], first: int, count: int) -> str:
+    """The layers among the first `count`, counted from 0: `0-2, 5`."""
+    mine = sorted(n - first for n in layers if n - first < count)
+    starts = [n for n in mine if n - 1 not in mine]
+    ends = [n for n in mine if n + 1 not in mine]
+    return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in zip(starts, ends, strict=True))
 
 
 def _dims(one: BoundManifest, two: BoundManifest) -> tuple[Difference, ...]:
@@ -115,18 +173,46 @@ def _dims(one: BoundManifest, two: BoundManifest) -> tuple[Difference, ...]:
 
 
 def _keys(one: BoundManifest, two: BoundManifest) -> tuple[Difference, ...]:
-    """Templates and their symbolic shapes: other names carry the same state, so that they change no function."""
+    """Templates and their symbolic shapes: other names carry the same state, so that they change no function.
+
+    One name that is read transposed, or that is another's storage in one of the two, does.
+    """
     a, b = _templates(one), _templates(two)
-    return tuple(Difference(k, a.get(k), b.get(k), "nothing") for k in _union(a, b) if a.get(k) != b.get(k))
+    return tuple(
+        Difference(k, _shown(a.get(k)), _shown(b.get(k)), _key_changes(a.get(k), b.get(k)))
+        for k in _union(a, b)
+        if _shown(a.get(k)) != _shown(b.get(k)) or _key_changes(a.get(k), b.get(k)) == "function"
+    )
 
 
-def _templates(bound: BoundManifest) -> dict[str, Any]:
-    """Each template with its shape, whose it is, and what it is tied to: one name may mean two things."""
-    found: dict[str, Any] = {}
+def _key_changes(a: ExpectedTensor | None, b: ExpectedTensor | None) -> Changes:
+    if a is None or b is None:
+        return "nothing"
+    return "function" if a.layout != b.layout or _tie(a) != _tie(b) else "nothing"
+
+
+def _tie(tensor: ExpectedTensor) -> str | None:
+    """The key whose storage a tensor is, where the tie holds."""
+    tied = tensor.tied is None or tensor.tied.value is True
+    return tensor.tied_to if tied else None
+
+
+def _templates(bound: BoundManifest) -> dict[str, ExpectedTensor]:
+    """Each template with the first tensor that it names."""
+    found: dict[str, ExpectedTensor] = {}
     for tensor in (*bound.expected, *bound.foreign):
-        tied = f", tied to {tensor.tied_to}" if tensor.tied_to else ""
-        found.setdefault(tensor.template, f"[{', '.join(tensor.symbols)}] {tensor.owner}{tied}")
+        found.setdefault(tensor.template, tensor)
     return found
+
+
+def _shown(tensor: ExpectedTensor | None) -> str | None:
+    """Its shape, whose it is, how it is read and what it is tied to: one name may mean two things."""
+    if tensor is None:
+        return None
+    layout = f", {tensor.layout}" if tensor.layout != "out_in" else ""
+    how = "tied" if _tie(tensor) else "not tied by default"
+    tied = f", {how} to {tensor.tied_to}" if tensor.tied_to else ""
+    return f"[{', '.join(tensor.symbols)}] {tensor.owner}{layout}{tied}"
 
 
 def _union(a: dict[str, Any], b: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from blockaudit.manifest.view import View
 from blockaudit.records.manifest import Bound, Branch, Norm, Residual, Scale, Stack
 
 # The state before the first branch, between branches, and after the last.
-_STATES = ("x", "h", "g", "u", "v", "w")
+STATES = ("x", "h", "g", "u", "v", "w")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def equations(stack: Stack, view: View) -> dict[str, list[str]]:
 def around(stack: Stack, view: View) -> list[str]:
     """What happens before the first layer and after the last."""
     lines: list[str] = []
-    scale = _factor(stack.embedding_scale, view)
+    scale = factor(stack.embedding_scale, view)
     embedded = f"{scale}embedding(tokens)"
     if stack.embedding_norm is not None:
         embedded = f"{norm_name(stack.embedding_norm, view)}({embedded})"
@@ -44,9 +44,9 @@ def around(stack: Stack, view: View) -> list[str]:
     if final_norm(stack, view):
         assert stack.final_norm is not None
         lines.append(f"z = {norm_name(stack.final_norm, view)}(y)")
-    logits, cap = f"{_factor(stack.logit_scale, view)}head(z)", view.value(stack.logit_softcap)
+    logits, cap = f"{factor(stack.logit_scale, view)}head(z)", view.value(stack.logit_softcap)
     if cap is not None:
-        logits = f"{_number(cap)} * tanh({logits} / {_number(cap)})"
+        logits = f"{number(cap)} * tanh({logits} / {number(cap)})"
     if logits != "head(z)":
         lines.append(f"logits = {logits}")
     return lines
@@ -55,14 +55,44 @@ def around(stack: Stack, view: View) -> list[str]:
 def derived(stack: Stack, view: View) -> Derived:
     """The derived columns, with the manifest's defaults."""
     sites = [site for kind in view.kinds(stack) for b in view.branches(stack, kind) for site in view.norms(b, stack)]
-    carried = _residual(stack, view).shortcut_source
-    source = carried if isinstance(carried, str) else view.value(carried)
-    return Derived("norm_post" in sites or source == "normalised_state", "norm_out" in sites, final_norm(stack, view))
+    crosses = "norm_post" in sites or carries_norm(residual_of(stack, view), view)
+    return Derived(crosses, "norm_out" in sites, final_norm(stack, view))
 
 
 def final_norm(stack: Stack, view: View) -> bool:
     """Whether the stack ends in a norm."""
     return stack.final_norm is not None and view.present(stack.final_norm.when)
+
+
+def residual_of(stack: Stack, view: View) -> Residual:
+    """The residual equation of a stack: its own, else the manifest's."""
+    return view.manifest.residual if stack.residual is UNSET else stack.residual
+
+
+def branch_scale(branch: Branch, residual: Residual) -> Any:
+    """The factor that a residual equation gives a branch."""
+    return getattr(residual, scale_name(branch))
+
+
+def scale_name(branch: Branch) -> str:
+    """Which factor of a residual equation is a branch's."""
+    by_name = {"self_attention": "attention_branch_scale", "cross_attention": "cross_attention_branch_scale"}
+    return by_name.get(branch.name, "attention_branch_scale" if "attention" in branch.kind else "mlp_branch_scale")
+
+
+def carries_norm(residual: Residual, view: View) -> bool:
+    """Whether the normalised state, and not the state itself, is carried past the branches."""
+    return word(residual.shortcut_source, view) == "normalised_state"
+
+
+def reads(branch: Branch, view: View) -> Any:
+    """What a branch reads: `state`, `memory`, or the norm of another branch."""
+    return word(branch.reads, view)
+
+
+def word(value: Any, view: View) -> Any:
+    """A word as the manifest gives it, or what a bound one comes to."""
+    return value if isinstance(value, str) else view.value(value)
 
 
 def norm_name(norm: Norm, view: View) -> str:
@@ -78,9 +108,8 @@ class _Block:
     def __init__(self, stack: Stack, view: View, kind: str) -> None:
         self.stack, self.view = stack, view
         self.branches = view.branches(stack, kind)
-        self.residual = _residual(stack, view)
-        source = self.residual.shortcut_source
-        self.carries_norm = (source if isinstance(source, str) else view.value(source)) == "normalised_state"
+        self.residual = residual_of(stack, view)
+        self.carries_norm = carries_norm(self.residual, view)
 
     def lines(self) -> list[str]:
         if not self.branches:
@@ -89,10 +118,10 @@ class _Block:
 
     def _sequential(self) -> list[str]:
         lines: list[str] = []
-        for number, branch in enumerate(self.branches):
-            state = _STATES[min(number, len(_STATES) - 1)]
-            last = number == len(self.branches) - 1
-            after = "y" if last else _STATES[min(number + 1, len(_STATES) - 1)]
+        for position, branch in enumerate(self.branches):
+            state = STATES[min(position, len(STATES) - 1)]
+            last = position == len(self.branches) - 1
+            after = "y" if last else STATES[min(position + 1, len(STATES) - 1)]
             lines += self._step(branch, state, after)
         return lines
 
@@ -103,7 +132,7 @@ class _Block:
             # The normalised input is carried past the branch, so that it has a name of its own.
             before = [f"n = {norm_name(norms['norm_in'], self.view)}({state})"]
             update, carried = self._update(branch, state, "n"), "n"
-        if self.residual.update == "interpolate_retract":
+        if word(self.residual.update, self.view) == "interpolate_retract":
             return [*before, f"{after} = retract({carried} + {self._scale(branch) or '1 * '}({update} - {carried}))"]
         total = f"{self._shortcut(carried)} + {self._scale(branch)}{update}"
         if "norm_post" in norms:
@@ -111,22 +140,19 @@ class _Block:
         return [*before, f"{after} = {total}"]
 
     def _parallel(self) -> list[str]:
-        reads = {self._reads(b) for b in self.branches}
+        read = {reads(b, self.view) for b in self.branches}
         # A norm that two branches read is computed once.
-        shared = next((r for r in reads if r not in ("state", "memory")), None)
+        shared = next((r for r in read if r not in ("state", "memory")), None)
         lines: list[str] = []
         if shared is not None:
             owner, _, site = shared.partition(".")
             norm = next((b.norms[site] for b in self.branches if b.name == owner and site in b.norms), None)
             lines = [f"n = {norm_name(norm, self.view) if norm is not None else 'norm'}(x)"]
         parts = [
-            self._scale(b) + self._update(b, "x", "n" if shared in (self._reads(b), f"{b.name}.norm_in") else None)
+            self._scale(b) + self._update(b, "x", "n" if shared in (reads(b, self.view), f"{b.name}.norm_in") else None)
             for b in self.branches
         ]
         return [*lines, f"y = {self._shortcut('x')} + {' + '.join(parts)}"]
-
-    def _reads(self, branch: Branch) -> Any:
-        return branch.reads if isinstance(branch.reads, str) else self.view.value(branch.reads)
 
     def _update(self, branch: Branch, state: str, normed: str | None = None) -> str:
         """What the branch gives: of its normalised input, and normalised itself where it has a norm_out."""
@@ -134,46 +160,41 @@ class _Block:
         read = normed or state
         if normed is None and "norm_in" in norms:
             read = f"{norm_name(norms['norm_in'], self.view)}({state})"
-        if self._reads(branch) == "memory" or "memory" in branch.sources.values():
+        if reads(branch, self.view) == "memory" or "memory" in branch.sources.values():
             read = f"{read}, memory"
         update = f"{branch.name}({read})"
         return f"{norm_name(norms['norm_out'], self.view)}({update})" if "norm_out" in norms else update
 
     def _shortcut(self, state: str) -> str:
-        factor = _factor(self.residual.shortcut_scale, self.view)
-        match self.residual.shortcut:
+        times = factor(self.residual.shortcut_scale, self.view)
+        match word(self.residual.shortcut, self.view):
             case "gate":
-                return f"{factor}gate({state}) * {state}"
+                return f"{times}gate({state}) * {state}"
             case "projection":
-                return f"{factor}projection({state})"
-            case "vector" | "scalar" if not factor:
+                return f"{times}projection({state})"
+            case "vector" | "scalar" if not times:
                 return f"s * {state}"
             case _:
-                return f"{factor}{state}"
+                return f"{times}{state}"
 
     def _scale(self, branch: Branch) -> str:
-        by_kind = {"self_attention": "attention_branch_scale", "cross_attention": "cross_attention_branch_scale"}
-        name = by_kind.get(branch.name, "attention_branch_scale" if "attention" in branch.kind else "mlp_branch_scale")
-        return _factor(getattr(self.residual, name), self.view)
+        return factor(branch_scale(branch, self.residual), self.view)
 
 
-def _residual(stack: Stack, view: View) -> Residual:
-    return view.manifest.residual if stack.residual is UNSET else stack.residual
-
-
-def _factor(value: Any, view: View) -> str:
+def factor(value: Any, view: View) -> str:
     """A factor in front of what it multiplies; nothing where it is fixed at 1."""
     if isinstance(value, Scale):
-        word = "alpha" if value.learned else _factor(value.value, view).removesuffix(" * ")
+        word = "alpha" if value.learned else factor(value.value, view).removesuffix(" * ")
         return f"{word} * " if word else ""
     if isinstance(value, Bound) and value.config is not None and value.pinned is UNSET:
         key = value.config if isinstance(value.config, str) else value.config[0]
         return f"{key} * "
     if isinstance(value, Bound) and value.expr is not None and value.pinned is UNSET:
         return f"({value.expr}) * " if " " in value.expr else f"{value.expr} * "
-    number = view.value(value)
-    return "" if number is None or number == 1 else f"{_number(number)} * "
+    said = view.value(value)
+    return "" if said is None or said == 1 else f"{number(said)} * "
 
 
-def _number(value: Any) -> str:
+def number(value: Any) -> str:
+    """A number as an equation shows it."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -73,7 +73,10 @@ def stack_fields(
     if stack is manifest.stacks[-1] or stack.logit_softcap is not None or stack.logit_scale != 1.0:
         fields["logits.scale"] = resolver.value(stack.logit_scale)
         fields["logits.softcap"] = resolver.value(stack.logit_softcap)
+    crossed = any(b.name == "cross_attention" for b in branches)
     for owner, dropout in manifest.dropout.items():
+        if owner == "cross_attention_output" and not crossed:
+            continue
         fields[f"{name}.dropout.{owner}.p"] = resolver.value(dropout.p)
         fields[f"{name}.dropout.{owner}.position"] = Resolved(dropout.position)
         fields[f"{name}.dropout.{owner}.granularity"] = Resolved(dropout.granularity)

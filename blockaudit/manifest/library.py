@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any, Literal, cast
 
 import msgspec
@@ -50,8 +51,9 @@ def choose(flag: str | None, checkpoint: Checkpoint) -> Choice | Nearest:
         return Choice(load(flag), "flag", 1.0)
     config = effective_config(checkpoint.config)
     named = _by_config(config) if config is not None else None
-    if named is not None:
-        return Choice(library(named), "config", 1.0)
+    if named is not None and config is not None:
+        loaded = library(named)
+        return Choice(loaded, "config", 1.0) if _speaks_of(loaded.manifest, config) else Nearest(named, 1.0)
     scores = scored(checkpoint.tensors)
     if not scores:
         return Nearest(None, 0.0)
@@ -61,7 +63,8 @@ def choose(flag: str | None, checkpoint: Checkpoint) -> Choice | Nearest:
         return Nearest(best, score)
     if score < SURE_ENOUGH:
         return Nearest(best, score)
-    also = tuple(name for name, s in scores[1:] if s == score)
+    drafted = signatures()[best].drafted
+    also = tuple(name for name, s in scores[1:] if s == score and signatures()[name].drafted is drafted)
     return Choice(library(best), "keys", round(score / (1 + len(also)), 4), also)
 
 
@@ -73,36 +76,87 @@ def _by_config(config: dict[str, Any]) -> str | None:
     names = {n for n in classes if isinstance(n, str)} if isinstance(classes, list) else set[str]()
     if not isinstance(model_type, str) and not names:
         return None
-    for name in resources.manifest_ids():
-        match = library(name).manifest.match
+    for name, signature in signatures().items():
         if isinstance(model_type, str):
-            if model_type in match.model_types:
+            if model_type in signature.model_types:
                 return name
-        elif names & {*match.classes, match.base_class}:
+        elif names & {*signature.classes}:
             return name
     return None
 
 
+def _speaks_of(manifest: Manifest, config: dict[str, Any]) -> bool:
+    """Whether a manifest knows the class that config.json names. A drafted one may lack classes of its family."""
+    classes = cast("list[Any] | None", config.get("architectures"))
+    if manifest.witness == "declared" or not isinstance(classes, list) or not classes:
+        return True
+    return any(c in manifest.match.classes or c == manifest.match.base_class for c in classes)
+
+
 def scored(keys: Iterable[str]) -> list[tuple[str, float]]:
-    """Every family with the share of keys it explains (harmonic mean of both coverages), best first, then by id."""
+    """Every family with the share of keys it explains (harmonic mean of both coverages), best first, then by id.
+
+    Families with a drafted manifest come after those with one made by hand that the keys fit well enough.
+    """
     shapes = {_NUMBER.sub("#", key) for key in keys}
     if not shapes:
         return []
-    scores = [(name, _score(library(name).manifest, shapes)) for name in resources.manifest_ids()]
-    # Of families whose keys fit equally well, the one whose manifest asks for least beside the keys comes first.
-    size = {name: resources.manifest_path(name).stat().st_size for name, _ in scores}
-    return sorted(((n, s) for n, s in scores if s > 0), key=lambda item: (-item[1], size[item[0]], item[0]))
+    known = signatures()
+    scores = {name: _score(signature, shapes) for name, signature in known.items()}
+
+    def rank(name: str) -> tuple[bool, float, int, str]:
+        # Of families whose keys fit equally well, the one whose manifest asks for least beside the keys comes first.
+        sure = scores[name] >= SURE_ENOUGH and not known[name].drafted
+        return not sure, -scores[name], known[name].size, name
+
+    return [(name, scores[name]) for name in sorted((n for n in scores if scores[n] > 0), key=rank)]
 
 
-def _score(manifest: Manifest, shapes: set[str]) -> float:
+class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a family is recognised by: `size` is its manifest's in bytes, keys are templates with `#` for each axis."""
+
+    model_types: tuple[str, ...]
+    classes: tuple[str, ...]
+    prefix: str
+    size: int
+    drafted: bool
+    required: frozenset[str]
+    optional: frozenset[str] = frozenset()
+
+
+def signature(loaded: LoadedManifest, size: int) -> Signature:
+    """The signature of a manifest of the library."""
+    manifest, required, optional = loaded.manifest, set[str](), set[str]()
+    for template, maybe in templates(manifest):
+        (optional if maybe else required).add(_NUMBER.sub("#", _SYMBOL.sub("#", template)))
+    match = manifest.match
+    classes = (*match.classes, *([match.base_class] if match.base_class else []))
+    return Signature(
+        tuple(match.model_types),
+        classes,
+        match.base_prefix,
+        size,
+        manifest.witness != "declared",
+        frozenset(required),
+        frozenset(optional - required),
+    )
+
+
+@cache
+def signatures() -> dict[str, Signature]:
+    """By id, from the index beside the manifests; those that it lacks from their manifests."""
+    index = resources.index_path()
+    known = msgspec.json.decode(index.read_bytes(), type=dict[str, Signature]) if index.is_file() else {}
+    found: dict[str, Signature] = {}
+    for name in resources.manifest_ids():
+        found[name] = known.get(name) or signature(library(name), resources.manifest_path(name).stat().st_size)
+    return found
+
+
+def _score(family: Signature, shapes: set[str]) -> float:
     """Keys are compared with every number replaced; a missing root (`model.`) does not count against them."""
-    required, possible = set[str](), set[str]()
-    for template, optional in templates(manifest):
-        shape = _NUMBER.sub("#", _SYMBOL.sub("#", template))
-        possible.add(shape)
-        if not optional:
-            required.add(shape)
-    prefix = manifest.match.base_prefix
+    required, prefix = family.required, family.prefix
+    possible = required | family.optional
     rooted = {s if s in possible else prefix + s for s in shapes}
     explained, found = len(rooted & possible), len(required & rooted)
     if not explained or not required:

@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from blockaudit.manifest.bind import bind
 from blockaudit.manifest.equation import around, derived, equations
+from blockaudit.manifest.topology import norms_per_layer, sum_normalised, topology
 from blockaudit.manifest.view import View
 from blockaudit.records.bound import BoundManifest, ExpectedTensor, Resolved
 from blockaudit.records.manifest import Bound, Manifest, Stack, Value
@@ -71,9 +72,12 @@ def _stack(stack: Stack, view: View) -> dict[str, Any]:
         "equations": equations(stack, view),
         "around": around(stack, view),
         "conditions": _conditions(stack),
+        "topology": topology(stack, view),
         "shortcut_crosses_norm": columns.shortcut_crosses_norm,
         "branch_output_normalised": columns.branch_output_normalised,
+        "residual_sum_normalised": sum_normalised(stack, view),
         "stack_final_norm": columns.stack_final_norm,
+        "norms_per_layer": norms_per_layer(stack, view),
     }
 
 

@@ -67,6 +67,12 @@ class View:
         return bool(self._resolver.condition(when).value)
 
 
+def owner_of(branch: Branch, stack: Stack) -> str:
+    """The contract's name of a branch; one that another kind of layer has too, in its own way, says whose it is."""
+    twins = sum(b.name == branch.name for b in stack.branches) > 1 and branch.layer_kinds
+    return f"{stack.name}.{branch.name}" + (f"[{'|'.join(branch.layer_kinds)}]" if twins else "")
+
+
 def sites(manifest: Manifest) -> Iterator[tuple[str, str, Norm]]:
     """Every norm of a manifest: its contract name, its site and itself."""
     for stack in manifest.stacks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Literal
 
@@ -15,9 +16,18 @@ from blockaudit.reconcile.testimony import is_norm_name
 from blockaudit.records.binding import TemplateBinding
 from blockaudit.records.bound import ExpectedTensor
 
-Place = Literal["norm_bias", "branch_bias", "qk_norm", "norm", "final_norm", "branch", "derived", "other"]
+Place = Literal[
+    "norm_bias", "branch_bias", "qk_norm", "norm", "final_norm", "branch", "derived", "transient", "other"
+]  # fmt: skip
 # Buffers that code computes for itself, by the last part of their name, whatever the family.
 DERIVED = ("inv_freq", "masked_bias", "_extra_state", "position_ids")
+# State of one forward pass or one request, by the last part of a name: caches, score routes, masks, generators.
+_TRANSIENT = re.compile(
+    r"(past|prev|previous|cached)_(k|v|kv|keys?|values?|key_values?|scores?|attn|attention)"
+    r"|(k|v|kv|key|value|attn|attention)_cache|cache_(k|v|kv|key|value)"
+    r"|(attn|attention|residual)_(scores|probs)|((attn|attention|hidden|residual)_)?drop(out)?_mask"
+    r"|((cpu|cuda|dropout|torch|numpy)_)?rng_states?"
+)
 _QK = ("q_", "k_", "query_", "key_", "qk_")
 # A branch that a decoder-only stack does not have is named for what it reads.
 _CROSS = ("cross", "encoder_attn", "encdec")
@@ -75,6 +85,8 @@ def _place(
             return "branch_bias", f"{owner}.bias.{beside.expected.role}"
     if key.rpartition(".")[2] in DERIVED:
         return "derived", None
+    if _TRANSIENT.fullmatch(key.rpartition(".")[2].lower()):
+        return "transient", None
     inside = key.startswith(heads) if heads else False
     if is_norm_name(key):
         last = key.rpartition(".")[0].rpartition(".")[2].lower()

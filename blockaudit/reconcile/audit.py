@@ -50,6 +50,12 @@ class Audit(msgspec.Struct, frozen=True):
     nearest: str | None = None
     nearest_score: float = 0.0
     non_finite: tuple[NonFiniteTensor, ...] = ()
+    alone: Executed | None = None  # what the class executes, where no manifest was chosen
+
+    @property
+    def run(self) -> Executed | None:
+        """The executed witness, where the level asks for it."""
+        return self.reconciled.executed if self.reconciled is not None else self.alone
 
     @property
     def nested(self) -> bool:

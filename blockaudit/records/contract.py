@@ -37,12 +37,18 @@ class Testimony(msgspec.Struct, frozen=True):
 class Executed(msgspec.Struct, frozen=True):
     """The executed witness's testimony.
 
-    `failure` says why there is none; `unread` what of the graph fitted no reading.
+    `failure` says why there is none; `unread` what of the graph fitted no reading. `class_name` is the class that was
+    run; `ignored` are fields of config.json that it never reads (None: not known), `idle` parameters that none of its
+    operators reads. `random` are dropouts that act in eval.
     """
 
     testimony: Testimony
     failure: str = ""
     unread: tuple[str, ...] = ()
+    class_name: str = ""
+    ignored: tuple[str, ...] | None = None
+    idle: tuple[str, ...] = ()
+    random: tuple[str, ...] = ()
 
 
 class ContractRow(msgspec.Struct, frozen=True):

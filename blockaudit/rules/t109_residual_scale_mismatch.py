@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
+from blockaudit.rules import t114_residual_dropped
 from blockaudit.rules.base import Rule, from_rows
 
 RULE = Rule(
@@ -33,4 +34,5 @@ FIELDS = (".shortcut_scale",)
 
 def check(audit: Audit) -> Iterator[Finding]:
     """Contract rows of these fields on which the witnesses disagree."""
-    yield from from_rows(RULE, audit, lambda field: field.endswith(FIELDS))
+    dropped = {f.subject for f in t114_residual_dropped.check(audit)}
+    yield from (f for f in from_rows(RULE, audit, lambda field: field.endswith(FIELDS)) if f.subject not in dropped)

@@ -34,9 +34,8 @@ RULE = Rule(
 
 def check(audit: Audit) -> Iterator[Finding]:
     """Why the executed witness is silent, and what it could not read."""
-    executed = audit.reconciled.executed if audit.reconciled else None
-    if executed is not None:
-        yield from of(executed)
+    if audit.run is not None:
+        yield from of(audit.run)
 
 
 def of(executed: Executed) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -85,6 +86,41 @@ def test_show_a_core_file(blockaudit: Run, core: Path) -> None:
     assert "h = x + self_attention(rmsnorm(x))" in outcome.out
 
 
+def test_show_draws_the_wiring(blockaudit: Run, tmp_path: Path) -> None:
+    out = blockaudit("manifest", "show", "gemma2").out
+    assert "  topology:                  Peri-LN\n" in out
+    assert "  norms in a layer:          4\n" in out
+    assert "╎ causal_self_attention" not in out
+    assert "│ causal_self_attention │" in out
+    svg = blockaudit("manifest", "show", "gemma2", "--format", "svg")
+    assert (svg.status, svg.err, svg.out[:5]) == (0, "", "<svg ")
+    for _ in range(2):
+        outcome = blockaudit("manifest", "show", "gemma2", "--format", "svg", "--output", tmp_path / "w.svg")
+        assert (outcome.status, outcome.out, (tmp_path / "w.svg").read_text(encoding="utf-8")) == (0, "", svg.out)
+
+
+def test_show_overwrites_no_manifest(blockaudit: Run, core: Path) -> None:
+    outcome = blockaudit("manifest", "show", core, "--output", core)
+    assert (outcome.status, core.read_text()) == (2, samples.CORE)
+
+
+def test_show_has_plain_characters_for_a_plain_output() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "blockaudit", "manifest", "show", "bart"],
+        capture_output=True, timeout=60, check=True, env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert b"+<---" in done.stdout
+
+
+def test_diff_counts_what_changes_training_alone(blockaudit: Run, core: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(samples.CORE.replace("mlp_output: 0.0", "mlp_output: 0.1"))
+    outcome = blockaudit("manifest", "diff", core, other)
+    assert outcome.status == 0
+    assert "the same function; " in outcome.out
+    assert "change training alone" in outcome.out
+
+
 def test_check_is_clean_on_what_is_shipped(blockaudit: Run, core: Path) -> None:
     outcome = blockaudit("manifest", "check", "llama", core, *sorted(EXAMPLES.glob("*_manifest.json")))
     assert (outcome.status, outcome.err) == (0, "")
@@ -119,7 +155,7 @@ def test_diff_says_whether_the_function_differs(blockaudit: Run, a: str, b: str,
     assert outcome.out.splitlines()[0].startswith(f"{a} and {b}: {said}")
     data = json.loads(blockaudit("manifest", "diff", a, b, "--format", "json").out)
     assert data["same_function"] is (status == 0)
-    assert {d["changes"] for d in data["contract"]} <= {"function", "numerics", "size", "nothing"}
+    assert {d["changes"] for d in data["contract"]} <= {"function", "training", "numerics", "size", "nothing"}
 
 
 def test_draft_of_an_unknown_architecture(blockaudit: Run, novel: Path, tmp_path: Path) -> None:
@@ -162,7 +198,7 @@ def test_nothing_is_drafted_into_source(blockaudit: Run, novel: Path, inside: st
         (["draft", "SOURCE", "--level", "deep"], "unknown --level 'deep': expected headers or graph"),
         (["draft", "/no/such/source"], "/no/such/source"),
         (["show", "gpt9"], "neither a manifest file nor one of the library"),
-        (["show", "llama", "--format", "xml"], "unknown format 'xml': manifest commands write text or json"),
+        (["show", "llama", "--format", "xml"], "unknown format 'xml': manifest show writes text, json or svg"),
         (["diff", "llama"], "Missing argument"),
         (["explode"], "No such command"),
     ],

@@ -95,7 +95,7 @@ class Truth:
 
     adds: tuple[tuple[tuple[str, bool, bool, float | None], ...], ...]
     norm: Is = field(default_factory=Is)
-    shortcut: float | None = 1.0
+    shortcut: float | tuple[float | None, ...] | None = 1.0  # of every add, or of each
     post: tuple[bool, ...] = (False,)  # of each add; the last entry goes on
     final: bool = True
     shifted: bool = False  # the first norm is before all adds, and the last add has none after it
@@ -231,7 +231,10 @@ NORMS: dict[str, tuple[Callable[[], nn.Module], Is]] = {
     "mean of absolutes": (own(lambda x, g, b: x / (x.abs().mean(-1, True) + 1e-6) * g), NO),
     "wrong exponent": (own(lambda x, g, b: x * (x.pow(2).mean(-1, True) + 1e-6).pow(-0.4) * g), NO),
     "over all": (own(lambda x, g, b: F.layer_norm(x, x.shape[1:])), NO),
-    "sum of squares": (own(lambda x, g, b: x * torch.rsqrt(x.pow(2).sum(-1, True) + 1e-6) * g), NO),
+    "sum of squares": (
+        own(lambda x, g, b: x * torch.rsqrt(x.pow(2).sum(-1, True) + 1e-6) * g),
+        Is("scalenorm", 1e-6, "inside", None),
+    ),
 }  # fmt: skip
 
 
@@ -435,12 +438,44 @@ def raw_and_normed(c: Any, x: Tensor) -> Tensor:
     return x + c.f(c.g(x))
 
 
+def interpolated(c: Any, x: Tensor) -> Tensor:
+    x = c.e(x + c.p * (c.u(c.m(x)) - x))
+    return c.g(torch.lerp(x, c.w(c.f(x)), c.p))
+
+
+def shifted_tokens(c: Any, x: Tensor) -> Tensor:
+    x = x + c.m(c.e(x))
+    y = c.g(x)
+    return x + c.f(y + F.pad(y, (0, 0, 1, 0))[:, :-1])
+
+
+def swapped_rows(c: Any, x: Tensor) -> Tensor:
+    x = x + c.m(c.e(x))
+    y = c.g(x)
+    return x + c.f(y[:, [1, 0, *range(2, y.shape[1])]])
+
+
+def in_blocks(c: Any, x: Tensor) -> Tensor:
+    """Attention inside blocks of four rows."""
+    n, t, _ = x.shape
+    y = F.pad(c.e(x), (0, 0, 0, -t % 4)).view(n, -1, 4, W)
+    x = x + c.s((c.r(y) @ y.transpose(-2, -1)).softmax(-1) @ y).view(n, -1, W)[:, :t]
+    return x + c.f(c.g(x))
+
+
+def over_examples(c: Any, x: Tensor) -> Tensor:
+    x = x + c.m(c.e(x))
+    y = c.g(x)
+    return x + c.f(y - y.mean(0, keepdim=True))
+
+
 def long_way(c: Any, x: Tensor) -> Tensor:
     y = x + c.m(c.e(x))
     return x + c.f(c.g(y))
 
 
 HALF = (((A, True, False, 1.0),), ((M, False, False, 1.0),))
+MIXING = (((A, True, False, 1.0),), (("unclassified", True, False, 1.0),))
 THREE = (*PRE, ((M, True, False, 1.0),))
 MIXED = (((A, False, False, 1.0),), ((M, True, False, 1.0),))
 STEPS: dict[str, tuple[Callable[[Any, Tensor], Tensor], Truth]] = {
@@ -475,7 +510,7 @@ STEPS: dict[str, tuple[Callable[[Any, Tensor], Tensor], Truth]] = {
     "scaled together": (both_scaled, Truth(scaled2(PAR, 0.5, 0.5))),
     "scaled apart": (both_scaled_apart, Truth(scaled2(PAR, 1.0, 0.5))),
     "normalised once": (state_in_norm_out, Truth(HALF, post=(True, False))),
-    "divided": (divided, Truth(PRE, readable=False)),
+    "divided": (divided, Truth(scaled(PRE, 1 / math.sqrt(2), 0.5), shortcut=(1 / math.sqrt(2), 0.5))),
     "averaged": (averaged, Truth(PRE, readable=False)),
     "raw and normed": (raw_and_normed, Truth(PRE, readable=False)),
     "no final": (pre, Truth(PRE, final=False)),
@@ -483,6 +518,11 @@ STEPS: dict[str, tuple[Callable[[Any, Tensor], Tensor], Truth]] = {
     "shuffled shortcut": (shuffled, Truth(PRE, readable=False)),
     "vector shortcut": (vector_shortcut, Truth(PRE, shortcut=None)),
     "squared state": (squared, Truth(PRE, readable=False)),
+    "interpolated": (interpolated, Truth(scaled(OUT, None, None), shortcut=(1.0, None), post=(True,), final=False)),
+    "shifted tokens": (shifted_tokens, Truth(MIXING)),
+    "swapped rows": (swapped_rows, Truth(MIXING)),
+    "in blocks": (in_blocks, Truth((MIXING[1], PRE[1]))),
+    "over examples": (over_examples, Truth(MIXING)),
     "shortcut from afar": (long_way, Truth(PRE, readable=False)),
 }
 

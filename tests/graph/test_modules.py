@@ -43,7 +43,7 @@ def _expected(truth: Truth) -> Any:
     norm = truth.norm
     layer = [
         (
-            truth.shortcut,
+            truth.shortcut[i] if isinstance(truth.shortcut, tuple) else truth.shortcut,
             norm if truth.post[min(i, len(truth.post) - 1)] else None,
             tuple((k, norm if n else None, norm if o else None, s) for k, n, o, s in branches),
         )

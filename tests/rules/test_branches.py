@@ -54,6 +54,29 @@ CASES: list[Case] = [
         beside=["unexpected-key"],
     ),
     Near("branch-count-mismatch", "T5's decoder has one", family("t5")),
+    # -- state of one pass
+    Fires(
+        "transient-state-persisted",
+        "RealFormer's scores of the layer before",
+        family("llama", add((2, 2, 8, 8), "model.layers.{0-1}.self_attn.prev_scores")),
+        tensors=2,
+    ),
+    Fires(
+        "transient-state-persisted",
+        "keys and values of a request",
+        family(
+            "llama", add((1, 2, 8, 4), "model.layers.{0-1}.self_attn.k_cache", "model.layers.{0-1}.self_attn.v_cache")
+        ),
+        times=2,
+    ),
+    Fires("transient-state-persisted", "a generator", family("bert", add((16,), "bert.encoder.cuda_rng_state"))),
+    Near(
+        "transient-state-persisted",
+        "a projection whose name speaks of scores",
+        family("llama", add((8, 8), "model.layers.{0-1}.self_attn.scores_proj.weight")),
+        exit=1,
+        beside=["unexpected-key"],
+    ),
     # -- placement and order
     Fires(
         "placement-mismatch",

@@ -54,6 +54,17 @@ FIELDS: dict[str, list[tuple[str, Any, Any]]] = {
     "shortcut-not-identity": [
         ("decoder.residual.shortcut", "identity", "gate"), ("decoder.residual.update", "add", "interpolate_retract"),
     ],
+    "dropout-placement-mismatch": [
+        ("decoder.dropout.mlp_output.position", "before_add", "after_add"),
+        ("decoder.dropout.attention_output.position", "before_add", "shortcut"),
+        ("decoder.dropout.attention_output.granularity", "element", "channel"),
+        ("decoder.dropout.mlp_output.scaling", "inverted", "none"),
+        ("decoder.dropout.drop_path.schedule", "linear_in_depth", "constant"),
+    ],
+    "dropout-owner-mismatch": [
+        ("decoder.dropout.attention_probability.p", 0.1, 0.3), ("decoder.dropout.mlp_output.p", 0.1, 0.0),
+    ],
+    "dropout-unexpected": [("decoder.dropout.attention_output.p", 0.0, 0.1)],
     "layer-count-mismatch": [("decoder.layers", 2, 3)],
 }  # fmt: skip
 EACH = [(rule, *values) for rule, rows in FIELDS.items() for values in rows]

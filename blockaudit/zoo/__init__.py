@@ -1,0 +1,1 @@
+"""The library's drafted manifests: made from the classes of the installed transformers, proved, and written."""
