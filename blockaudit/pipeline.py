@@ -27,7 +27,13 @@ from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.contract import Executed
 from blockaudit.records.manifest import Manifest
 from blockaudit.records.report import Finding, ManifestChoice, Report, Subject, Verdict
-from blockaudit.rules import registry, t120_graph_unclassified, t133_dropout_active_in_eval
+from blockaudit.rules import (
+    registry,
+    t118_parameter_unconsumed,
+    t119_residual_shape_mismatch,
+    t120_graph_unclassified,
+    t133_dropout_active_in_eval,
+)
 
 if TYPE_CHECKING:
     from blockaudit.manifest.draft import Draft
@@ -221,7 +227,9 @@ def _alone(candidate: str, rules: tuple[registry.Entry, ...], strict: bool) -> R
     low, exact, training = recordings(candidate, None)
     executed = testify_alone(low, exact, training)
     asked = {entry.rule.code for entry in rules}
-    speak = (t120_graph_unclassified, t133_dropout_active_in_eval)
+    speak = (
+        t118_parameter_unconsumed, t119_residual_shape_mismatch, t120_graph_unclassified, t133_dropout_active_in_eval,
+    )  # fmt: skip
     findings = registry.ordered(f for rule in speak if rule.RULE.code in asked for f in rule.of(executed))
     rows = contract.reconcile([executed.testimony])
     unread = bool(executed.failure or executed.unread or not rows)

@@ -27,6 +27,7 @@ BELOW: dict[str, set[str]] = {
     "report": {"records", "errors"},
     "pipeline": {"records", "errors", "resources", "manifest", "checkpoint", "rules", "reconcile", "graph"},
     "cli": {"records", "errors", "resources", "report", "pipeline", "rules", "manifest"},
+    "zoo": {"records", "errors", "resources", "manifest", "graph", "pipeline"},
     "__main__": {"cli"},
     "__init__": {"pipeline", "records"},
 }

@@ -9,11 +9,23 @@ import torch
 from torch.fx import Node
 
 from blockaudit.graph.flow import Flow, op, replay, shape
+from blockaudit.graph.record import LENGTH, MEMORY
 
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 # A weight on a later position that is below this may be one that a finite mask was to take away.
 _LEAST = 1e-12
 _FAILS = (RuntimeError, TypeError, ValueError, KeyError, IndexError, NotImplementedError)
+
+
+def attends(node: Node) -> bool:
+    """Whether an operator weighs positions: a fused attention, or a softmax over positions."""
+    return op(node).startswith("_scaled_dot_product") or scores(node)
+
+
+def scores(node: Node) -> bool:
+    """A softmax over positions, and over a sink beside them where there is one (a router's is over experts)."""
+    sizes = ((LENGTH, LENGTH), (LENGTH, LENGTH + 1), (LENGTH, MEMORY))
+    return op(node) in ("_softmax", "_safe_softmax") and len(shape(node)) >= 3 and shape(node)[-2:] in sizes
 
 
 def causal(
@@ -65,7 +77,8 @@ def _fused(graph: Flow, constants: Mapping[str, torch.Tensor], node: Node) -> bo
     if replayed is None:
         return None
     mask, guessed = replayed
-    scores = torch.zeros(mask.shape, dtype=torch.float64)
+    queries, keys = (shape(n)[-2] for n in node.all_input_nodes[:2])
+    scores = torch.zeros(*mask.shape[:-2], queries, keys, dtype=torch.float64)
     scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
     return _shown(scores.softmax(-1), guessed)
 

@@ -37,10 +37,12 @@ def of_add(graph: Flow, constants: Mapping[str, torch.Tensor], add: Any) -> Iter
     if not is_sum(graph, constants, add.total, terms):
         yield f"{name}: replay does not confirm that this sum is a shortcut and its branches"
     for branch in add.branches:
-        if branch.kind == "unclassified":
-            continue
-        start = branch.norm_in.output if branch.norm_in else add.shortcut
-        found = _loose(graph, start, peel(branch.norm_out.source) if branch.norm_out else peel(branch.core))
+        if branch.doubt:
+            yield f"{branch.update.name}: whether this attention sees later positions is not shown: {branch.doubt}"
+        start = branch.norm_in.output if branch.norm_in else branch.origin or add.shortcut
+        region = graph.between(start, peel(branch.norm_out.source) if branch.norm_out else peel(branch.core))
+        joined = _joined(graph, start, branch)
+        found = _loose(graph, _carrying(start, region), joined, branch.kind == "unclassified")
         if found is not None:
             yield f"{found.name}: {op(found)} beside the branch fits no norm that replay confirms"
 
@@ -55,17 +57,32 @@ def of_start(graph: Flow, start: Node) -> Iterator[str]:
         yield f"{start.name}: what is before the first sum is no embedding"
 
 
-def _loose(graph: Flow, start: Node, end: Node) -> Node | None:
-    """An operator of a norm before a branch's first product or after its last."""
-    region = _carrying(start, graph.between(start, end))
+def _joined(graph: Flow, start: Node, branch: Any) -> set[Node]:
+    """Inner norms that read the state joined to an earlier value of the stack: they are the branch's own."""
+    found: set[Node] = set()
+    for norm in branch.inner:
+        cat = peel(norm.source)
+        parts = [peel(a) for a in cat.all_input_nodes] if op(cat) == "cat" else []
+        if peel(start) in parts and all(p is peel(start) or not graph.precedes(start, p) for p in parts):
+            found |= {cat, norm.source, *graph.between(norm.source, norm.output)}
+    return found
+
+
+def _loose(graph: Flow, region: list[Node], known: set[Node], mixes: bool) -> Node | None:
+    """An operator of a norm before a branch's first product or after its last.
+
+    mixes: before its first product a mixer may also shift and weigh rows, and after its last it may end a stack of
+    its own: what it is has no name, and only the norm that it reads through must be known.
+    """
     products = [n for n in region if op(n) in _PRODUCTS]
     if not products:
         return next((n for n in region if op(n) in _ELEMENTWISE), None)
     for node in region:
         moved = op(node) in _BEFORE or peel(node) is not node
-        if not any(graph.precedes(p, node) or p is node for p in products) and not moved:
+        first = not any(graph.precedes(p, node) or p is node for p in products)
+        if node not in known and first and not moved and (not mixes or op(node) in _NORMALISE):
             return node
-        if op(node) not in _ELEMENTWISE or _chosen(node):
+        if mixes or op(node) not in _ELEMENTWISE or _chosen(node):
             continue
         if not any(graph.precedes(node, p) for p in products):
             return node  # after the last product

@@ -9,8 +9,9 @@ from typing import Any
 from blockaudit.graph import masks
 from blockaudit.graph.dropouts import OUTPUTS, STACK_OUTPUT, Place, places
 from blockaudit.graph.flow import one_thread, op
+from blockaudit.graph.reader import Reader
 from blockaudit.graph.record import Recording
-from blockaudit.graph.stream import Reader, Stream
+from blockaudit.graph.stream import Stream
 from blockaudit.graph.training import Training
 from blockaudit.records.contract import Statement
 

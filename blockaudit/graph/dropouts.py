@@ -12,7 +12,8 @@ from torch.fx import Node
 
 from blockaudit.graph.flow import MOVES, op, operand, peel
 from blockaudit.graph.masks import Drop
-from blockaudit.graph.stream import Add, Branch, Reader, Stream
+from blockaudit.graph.reader import Reader
+from blockaudit.graph.stream import Add, Branch, Stream
 
 _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
 _SOFTMAX = {"_softmax", "_safe_softmax"}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.fx import Node
 
-from blockaudit.graph.flow import Flow, op, replay, shape, structure
+from blockaudit.graph.flow import Flow, replay, shape, structure
 
 _CLOSE = 1e-9
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
@@ -62,9 +62,7 @@ def granularity(graph: Flow, total: Node, terms: Sequence[Node], term: Node) -> 
     if region is None:
         return None
     cuts = {t: torch.zeros(shape(t), dtype=torch.float64) for t in terms}
-    given = {
-        n: torch.randn(shape(n), generator=generator, dtype=torch.float64) for n in region if n.op == "get_attr"
-    }
+    given = {n: torch.randn(shape(n), generator=generator, dtype=torch.float64) for n in region if n.op == "get_attr"}
     try:
         gain = _gain(region, given, cuts, total, term)
     except (RuntimeError, TypeError, ValueError, KeyError):

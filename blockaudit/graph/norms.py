@@ -69,6 +69,26 @@ def find(graph: Flow, names: dict[str, str], constants: dict[str, torch.Tensor],
     return _dyt(graph, names, constants, output)
 
 
+def affine(graph: Flow, names: dict[str, str], constants: dict[str, torch.Tensor], output: Node) -> Norm | None:
+    """Weight * x + bias by channel: what stands in a norm's place where a family is built with `none`."""
+    product, weight, bias = operand(output, 0), None, operand(output, 1)
+    if op(output) != "add" or product is None or bias is None or op(product) != "mul" or graph.is_data(bias):
+        return None
+    source = next((a for a in product.all_input_nodes if graph.is_data(a)), None)
+    weight = next((a for a in product.all_input_nodes if not graph.is_data(a)), None)
+    width = shape(output)[-1:]
+    if source is None or weight is None or not shape(weight) == shape(bias) == width or shape(source) != shape(output):
+        return None
+    probe = _Probe(graph, graph.between(source, output), source, output, constants)
+    if {weight, bias} != set(probe.parameters):
+        return None
+    rows, values = probe.rows(), {p: torch.rand(width, generator=probe.generator).double() for p in (weight, bias)}
+    if not _same(rows * values[weight] + values[bias], probe.run(rows, values)):
+        return None
+    label = names.get(str(weight.target), "")
+    return Norm(source, output, "none", None, None, None, False, "per_channel", 0, True, "float32", "none", label)
+
+
 def _reduces(region: list[Node]) -> bool:
     return any(op(n) in _REDUCES or op(n) == "bmm" for n in region)
 

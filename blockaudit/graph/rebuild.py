@@ -114,7 +114,10 @@ class _Builder:
             if norm is None:
                 raise Contradiction("a normalised shortcut without a norm")
             shortcut = self._norm(norm, state, add.shortcut)
-        total = shortcut * self._shortcut_gain(add)
+        # A state that a branch takes the place of may have other rows.
+        total = torch.zeros_like(self.seen[add.total])
+        if add.shortcut_scale != 0:
+            total = (shortcut * self._shortcut_gain(add)).reshape(total.shape)
         for branch in add.branches:
             total = total + self._branch(add, branch, state).reshape(total.shape)
         self._compare(total, add.total, "the sum")
@@ -141,21 +144,32 @@ class _Builder:
 
     def _branch(self, add: Add, branch: Branch, state: torch.Tensor) -> torch.Tensor:
         """The update of one branch: norms and factor ours, all between them opaque."""
-        start, value = (add.shortcut, state)
+        read = branch.origin or add.shortcut
+        if branch.origin is not None:
+            self.oddities.append("a branch reads an earlier state")
+            state = self.seen[branch.origin]  # held against ours when it was summed
+        start, value = read, state
         if branch.norm_in is not None:
-            start, value = branch.norm_in.output, self._norm(branch.norm_in, state, add.shortcut)
+            start, value = branch.norm_in.output, self._entered(branch, branch.norm_in, read, state)
         if branch.retracts:
             return self._retraction(add, branch, state, start, value)
         core = branch.core if branch.scale is not None else branch.update
         if branch.norm_out is None:
-            return self._opaque(add.shortcut, start, core, value) * _known(branch.scale)
-        inner = self._opaque(add.shortcut, start, branch.norm_out.source, value)
+            return self._opaque(read, start, core, value) * _known(branch.scale)
+        inner = self._opaque(read, start, branch.norm_out.source, value)
         after = self._norm(branch.norm_out, inner, branch.norm_out.source)
         if branch.scale is not None:
             if peel(core) is not peel(branch.norm_out.output):
                 raise Contradiction("a branch does not end at its norm")
             return after * branch.scale
-        return self._opaque(add.shortcut, branch.norm_out.output, core, after)
+        return self._opaque(read, branch.norm_out.output, core, after)
+
+    def _entered(self, branch: Branch, norm: Norm, read: Node, state: torch.Tensor) -> torch.Tensor:
+        """The input norm of a branch; an earlier value that it reads beside the state is taken from the run."""
+        if branch.beside is None:
+            return self._norm(norm, state, read)
+        self.oddities.append("a norm reads an earlier value beside the state")
+        return self._normed(norm, self._opaque(read, read, norm.source, state))
 
     def _retraction(self, add: Add, branch: Branch, state: torch.Tensor, start: Node, value: torch.Tensor) -> Any:
         """Rate * (target - state): the target's norm is ours, the rate what the weights make of it."""
@@ -246,7 +260,9 @@ class _Builder:
 
     def _norm(self, norm: Norm, x: torch.Tensor, reached: Node) -> torch.Tensor:
         """The norm by its equation on our value of `reached`, held against the run."""
-        x = self._carried(x, reached, norm.source)
+        return self._normed(norm, self._carried(x, reached, norm.source))
+
+    def _normed(self, norm: Norm, x: torch.Tensor) -> torch.Tensor:
         weight, bias, alpha = self._parameters(norm)
         y = equation(norm, x, weight, bias, alpha)
         self._compare(y, norm.output, f"the norm {norm.weight or norm.family}")
@@ -299,6 +315,8 @@ def equation(
         if alpha is None:
             raise Contradiction("a DyT without its scalar")
         y = torch.tanh(alpha * x)
+    elif norm.family == "none":
+        y = x
     elif norm.family == "scalenorm":
         y = x / (x.pow(2).sum(-1, keepdim=True) + epsilon).sqrt()
     elif norm.family in ("layernorm", "rmsnorm"):

@@ -17,7 +17,7 @@ def state(graph: Flow, node: Node, is_sum: Callable[[Node], bool], norm: Callabl
 
     It is the last residual sum before, or the embedded input where there is none.
     """
-    table = next((n for n in graph.nodes if _looks_up_tokens(n) and graph.precedes(n, node)), None)
+    table = next((n for n in graph.nodes if looks_up_tokens(n) and graph.precedes(n, node)), None)
     if table is None:
         return None
     narrow = [table, *graph.bottlenecks(table, node)[:-1]]
@@ -35,7 +35,8 @@ def state(graph: Flow, node: Node, is_sum: Callable[[Node], bool], norm: Callabl
     return None
 
 
-def _looks_up_tokens(node: Node) -> bool:
+def looks_up_tokens(node: Node) -> bool:
+    """Whether a value is made of the tokens themselves, by a table."""
     indices = operand(node, 1)
     return op(node) == "embedding" and indices is not None and peel(indices).op == "placeholder"
 

@@ -15,9 +15,10 @@ from torch.fx import Node
 from blockaudit.graph import live, tiny
 from blockaudit.graph.flow import carried
 from blockaudit.graph.norms import Norm
+from blockaudit.graph.reader import Reader
 from blockaudit.graph.rebuild import Verdict, rebuild
 from blockaudit.graph.record import Recording
-from blockaudit.graph.stream import Add, Branch, Reader, Stream
+from blockaudit.graph.stream import Add, Branch, Stream
 
 # Round-off of FP32 over a few layers, relative to the largest logit.
 FP32 = 1e-4
@@ -205,7 +206,9 @@ def _add(add: Add, shifted: bool) -> str:
 
 def _branch(branch: Branch) -> str:
     memory = ", memory" if branch.memory is not None else ""
-    inside = f"{_NAMES.get(branch.kind, branch.kind)}({_wrap(branch.norm_in, 'h')}{memory})"
+    read = "h earlier" if branch.origin is not None else "h"
+    read = f"[{read}, earlier]" if branch.beside is not None else read
+    inside = f"{_NAMES.get(branch.kind, branch.kind)}({_wrap(branch.norm_in, read)}{memory})"
     update = _wrap(branch.norm_out, inside)
     return _factor(branch.scale) + (f"({update} - h)" if branch.retracts else update)
 

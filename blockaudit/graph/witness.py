@@ -4,42 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
 from msgspec.structs import replace
 
-from blockaudit.graph import dropout_fields
+from blockaudit.graph import dropout_fields, joins, scores
 from blockaudit.graph.flow import one_thread
 from blockaudit.graph.linear import granularity
 from blockaudit.graph.norms import Norm
+from blockaudit.graph.reader import Reader
 from blockaudit.graph.record import Recording, RecordingError, record
-from blockaudit.graph.stream import Add, Branch, Reader, Stream
+from blockaudit.graph.steps import NAMES, Step, of_stack
+from blockaudit.graph.stream import Stream
 from blockaudit.graph.training import Training, record_training
 from blockaudit.records.bound import BoundManifest, StackSpan
 from blockaudit.records.contract import Executed, Statement, Testimony
 
 # Layers recorded of a deep stack: enough for every kind that patterns of this length hold.
 MOST_LAYERS = 8
-_NAMES = {
-    "causal_self_attention": "self_attention", "self_attention": "self_attention", "cross_attention": "cross_attention",
-    "gated_mlp": "mlp", "mlp": "mlp", "moe": "mlp",
-}  # fmt: skip
 _SCALES = {"self_attention": "attention", "cross_attention": "cross_attention", "mlp": "mlp"}
 _SITES = {"norm_in": "pre_branch", "norm_out": "post_branch", "norm_post": "post_add"}
-
-
-@dataclass(frozen=True)
-class _Step:
-    """One branch of one layer, with the add that it joins."""
-
-    layer: int
-    name: str
-    branch: Branch
-    add: Add
-    last: bool  # of its add: the norm after the add is this branch's
 
 
 @one_thread()
@@ -84,8 +70,10 @@ def testify_candidate(
 def _heard(
     said: dict[str, Statement], unread: Iterable[str], recording: Recording, ignored: tuple[str, ...] | None = None
 ) -> Executed:
-    testimony = Testimony("executed", said)
-    return Executed(testimony, "", tuple(unread), recording.class_name, ignored, recording.idle)
+    testimony, unread = Testimony("executed", said), tuple(unread)
+    # A stack that is read whole has no such join.
+    odd = joins.misshapen(recording) if unread else ()
+    return Executed(testimony, "", unread, recording.class_name, ignored, recording.idle, misshapen=tuple(odd))
 
 
 def _shortened(
@@ -128,7 +116,7 @@ def testify_alone(recording: Recording, exact: Recording | None, training: Train
     streams = {name: reader.stream(value) for name, value in ends.items()}
     doubts = [f"{name}: {doubt}" for name, stream in streams.items() for doubt in stream.unread]
     if doubts:
-        return Executed(Testimony("executed"), unread=tuple(doubts))
+        return replace(_heard({}, doubts, recording), random=random)
     spans = [StackSpan(n, 0, len(s.adds) // _period(s), None, "operators") for n, s in streams.items()]
     nobody = cast("BoundManifest", SimpleNamespace(fields={}, expected=()))
     said, unread = _Speaker(nobody, spans, recording, exact).speak()
@@ -169,6 +157,8 @@ class _Speaker:
         self.said: dict[str, Statement] = {}
         self.unread: list[str] = []
         self.shifted = False
+        self.scores = scores.Reader(self.reader.graph, recording.constants)
+        self.routes: dict[str, scores.Route] = {}
         version = f", transformers {recording.version}" if recording.version else ""
         self.source = f"operators of {recording.class_name}{version}"
 
@@ -208,6 +198,9 @@ class _Speaker:
         steps = self._steps(span, stream)
         if not steps:
             return
+        graph = self.reader.graph
+        attentions = [scores.attention(graph, f"{name}.{s.name}", s.branch, s.add.shortcut) for s in steps]
+        self.routes |= scores.routes(self.scores, attentions)
         exact = self._steps(span, numbers) if numbers else None
         if numbers is None or not exact or len(exact) != len(steps):
             numbers, exact = stream, steps
@@ -224,26 +217,22 @@ class _Speaker:
         if numbers.embedding_scale is not None:
             self._say(f"{name}.embedding.scale", numbers.embedding_scale)
 
-    def _steps(self, span: StackSpan, stream: Stream | None) -> list[_Step]:
+    def _steps(self, span: StackSpan, stream: Stream | None) -> list[Step]:
         """Branches in order of execution, with their layer numbers."""
-        adds = stream.adds if stream else ()
-        layers = self.depths.get(span.name, span.run or 0)
-        if not layers or not adds or len(adds) % layers:
-            self.unread.append(f"{span.name}: {len(adds)} residual adds in {layers} layers")
+        if stream is None:
             return []
-        each = len(adds) // layers
-        return [
-            _Step(span.first + i // each, _NAMES.get(b.kind, b.kind), b, add, b is add.branches[-1])
-            for i, add in enumerate(adds)
-            for b in add.branches
-        ]
+        layers = self.depths.get(span.name, span.run or 0)
+        found = of_stack(self.bound if self.bound.fields else None, span, stream, layers)
+        if not found:
+            self.unread.append(f"{span.name}: {len(stream.adds)} residual adds in {layers} layers")
+        return found
 
-    def _layers(self, stack: str, kind: str, steps: list[_Step], exact: list[_Step]) -> None:
+    def _layers(self, stack: str, kind: str, steps: list[Step], exact: list[Step]) -> None:
         """The fields of one kind of layer (of all, where `kind` is empty)."""
         layers = dict.fromkeys(s.layer for s in steps)
         orders = [[s.branch.kind for s in steps if s.layer == n] for n in layers]
         qualified = f"{stack}[{kind}]" if kind else stack
-        if all(o == orders[0] for o in orders):
+        if all(o == orders[0] for o in orders) and all(s.told and not s.branch.doubt for s in steps):
             self._say(f"{qualified}.branch_order", orders[0], f"layers {min(layers)}-{max(layers)}")
         for name in dict.fromkeys(s.name for s in steps):
             owner = f"{stack}.{name}[{kind}]" if kind else f"{stack}.{name}"
@@ -268,12 +257,16 @@ class _Speaker:
                 self._say(f"{stack}.residual.shortcut", what or "unclassified", "a learned factor")
             self._say(f"{stack}.residual.shortcut_source", "normalised_state" if self.shifted else "state")
 
-    def _branch(self, owner: str, steps: list[_Step]) -> None:
-        self._agreed(f"{owner}.kind", [s.branch.kind for s in steps])
+    def _branch(self, owner: str, steps: list[Step]) -> None:
+        if all(s.told for s in steps):
+            self._agreed(f"{owner}.kind", [s.branch.kind for s in steps])
         shared = [self._shared(s) for s in steps]
         self._agreed(f"{owner}.reads", [s or "state" for s in shared])
         if f"{owner}.softcap" in self.bound.fields or any(s.branch.softcap for s in steps):
             self._agreed(f"{owner}.softcap", [s.branch.softcap for s in steps], none=True)
+        route = self.routes.get(owner.partition("[")[0])
+        if route is not None and (f"{owner}.score_route" in self.bound.fields or route.form != scores.NONE):
+            self._say(f"{owner}.score_route", route.form, route.evidence)
         sites: dict[str, list[Norm | None]] = {
             "norm_in": [None if by else s.branch.norm_in for s, by in zip(steps, shared, strict=True)],
             "norm_out": [s.branch.norm_out for s in steps],
@@ -285,17 +278,17 @@ class _Speaker:
         for site, found in self._inner(owner, steps).items():
             self._norm(f"{owner}.{site}", site, found)
 
-    def _shared(self, step: _Step) -> str | None:
+    def _shared(self, step: Step) -> str | None:
         """`self_attention.norm_in` where an earlier branch of the same add reads the very same norm."""
         norm = step.branch.norm_in
         for other in step.add.branches:
             if other is step.branch:
                 return None
             if norm is not None and other.norm_in is not None and other.norm_in.output is norm.output:
-                return f"{_NAMES.get(other.kind, other.kind)}.norm_in"
+                return f"{NAMES.get(other.kind, other.kind)}.norm_in"
         return None
 
-    def _inner(self, owner: str, steps: list[_Step]) -> dict[str, list[Norm | None]]:
+    def _inner(self, owner: str, steps: list[Step]) -> dict[str, list[Norm | None]]:
         """Norms inside a branch by the site that the manifest gives their parameter (a label, no evidence of place)."""
         declared = [f for f in self.bound.fields if f.startswith(f"{owner}.inner.") and f.endswith(".present")]
         found: dict[str, list[Norm | None]] = {

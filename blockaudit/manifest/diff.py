@@ -90,7 +90,7 @@ def _said() -> dict[str, dict[str, Changes]]:
 
 
 # What a field that only one of two spellings has comes to: a factor written as a number, a norm that is switched off.
-_ABSENT = {"learned": False, "granularity": "scalar", "present": False}
+_ABSENT = {"learned": False, "granularity": "scalar", "present": False, "score_route": "none"}
 
 
 def _contract(one: BoundManifest, two: BoundManifest) -> tuple[Difference, ...]:

@@ -54,6 +54,8 @@ def branch_fields(owner: str, branch: Branch, resolver: Resolver) -> dict[str, R
     fields |= {f"{owner}.sources.{name}": Resolved(source) for name, source in branch.sources.items()}
     if branch.softcap is not None:
         fields[f"{owner}.softcap"] = resolver.value(branch.softcap)
+    if "attention" in branch.kind or branch.score_route != "none":
+        fields[f"{owner}.score_route"] = Resolved(branch.score_route)
     return fields
 
 

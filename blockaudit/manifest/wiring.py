@@ -190,6 +190,7 @@ def _branch(branch: Branch, beside: list[Branch], stack: Stack, view: View) -> B
     norm_in, outside = marks.get("norm_in"), _outside(branch, view)
     shared = _shared(branch, beside, stack, view) if norm_in is None else None
     softcap = view.value(branch.softcap)
+    routed = () if branch.score_route == "none" else (f"{branch.score_route} of scores so far",)
     return BranchMark(
         name=branch.name,
         kind=branch.kind,
@@ -197,7 +198,7 @@ def _branch(branch: Branch, beside: list[Branch], stack: Stack, view: View) -> B
         norm_in=norm_in or shared,
         norm_out=marks.get("norm_out"),
         inner=tuple(mark for place, mark in marks.items() if place.startswith("inner")),
-        notes=() if softcap is None else (f"softcap {number(softcap)}",),
+        notes=(*routed, *(() if softcap is None else (f"softcap {number(softcap)}",))),
         factor=_factor(branch_scale(branch, residual_of(stack, view)), view),
         reads="" if shared is not None else outside,
         detached=shared is None and bool(outside) and reads(branch, view) != "state",

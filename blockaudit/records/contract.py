@@ -39,7 +39,8 @@ class Executed(msgspec.Struct, frozen=True):
 
     `failure` says why there is none; `unread` what of the graph fitted no reading. `class_name` is the class that was
     run; `ignored` are fields of config.json that it never reads (None: not known), `idle` parameters that none of its
-    operators reads. `random` are dropouts that act in eval.
+    operators reads. `random` are dropouts that act in eval, `misshapen` joins of the stream that are no
+    sum of two values of one shape.
     """
 
     testimony: Testimony
@@ -49,6 +50,7 @@ class Executed(msgspec.Struct, frozen=True):
     ignored: tuple[str, ...] | None = None
     idle: tuple[str, ...] = ()
     random: tuple[str, ...] = ()
+    misshapen: tuple[str, ...] = ()
 
 
 class ContractRow(msgspec.Struct, frozen=True):

@@ -110,6 +110,7 @@ class Branch(Struct, frozen=True):
     layer_kinds: list[str] = []
     when: str | Bound | None = None
     softcap: Value = None
+    score_route: Literal["none", "sum", "mean"] = "none"
     norms: dict[str, Norm] = {}
     tensors: list[TensorSpec] = []
 

@@ -13,7 +13,7 @@ from typing import Any
 from blockaudit import pipeline
 from blockaudit.errors import RequestError
 from blockaudit.graph import live, tiny
-from blockaudit.graph.drafting.explore import Exploration
+from blockaudit.graph.drafting.explore import Exploration, moved
 from blockaudit.graph.drafting.samples import changed
 from blockaudit.manifest import load
 from blockaudit.manifest.check import check_manifest
@@ -53,16 +53,25 @@ def _configs(found: Exploration) -> Iterator[tuple[str, dict[str, Any], str]]:
     yield "base", base, "graph"
     chance = random.Random(7)
     for _ in range(_TOGETHER):
-        changes = {k: chance.choice(found.single[k]).data.get(k) for k in found.effective if chance.random() < 0.5}
+        changes = _changes(found, chance)
         yield f"together {_said(changes)}", changed(base, changes), "graph"
     for _ in range(_TRIES):
-        changes = {k: chance.choice(found.single[k]).data.get(k) for k in found.effective if chance.random() < 0.5}
+        changes = _changes(found, chance)
         yield f"together {_said(changes)}", changed(base, changes), "headers"
     for key, many in found.single.items():
         for one in many[:2]:
             value = one.data.get(key)
             if value is None or isinstance(value, bool | list) or base.get(key) is None:
                 yield _said({key: value}), one.data, "headers"
+
+
+def _changes(found: Exploration, chance: random.Random) -> dict[str, Any]:
+    """Every second key at a value of its own."""
+    changes: dict[str, Any] = {}
+    for key in found.effective:
+        if chance.random() < 0.5:
+            changes |= moved(found, chance.choice(found.single[key]))
+    return changes
 
 
 def _said(changes: dict[str, Any]) -> str:
@@ -78,8 +87,8 @@ def _held(
             runs = _write(found, config, folder, name or found.class_name)
         except Exception:  # a config that the class refuses asks nothing of the manifest
             return []
-        if not runs and not removed:
-            level = "headers"  # sizes that do not go together: such a model is written and cannot be run
+        if not runs and not removed and not name:
+            return []  # sizes that do not go together: such a model is written and cannot be run
         report = pipeline.inspect(folder, manifest=str(manifest), level=level)
         said = _wrong(report)
         if said or not removed:

@@ -455,6 +455,13 @@ def swapped_rows(c: Any, x: Tensor) -> Tensor:
     return x + c.f(y[:, [1, 0, *range(2, y.shape[1])]])
 
 
+def times_itself(c: Any, x: Tensor) -> Tensor:
+    """An activation that multiplies one projection with itself: no gate."""
+    x = x + c.m(c.e(x))
+    y = c.r(c.g(x))
+    return x + c.s(torch.where(y > 0, c.q * y * y + y, y * torch.sigmoid(y)))
+
+
 def in_blocks(c: Any, x: Tensor) -> Tensor:
     """Attention inside blocks of four rows."""
     n, t, _ = x.shape
@@ -521,8 +528,9 @@ STEPS: dict[str, tuple[Callable[[Any, Tensor], Tensor], Truth]] = {
     "interpolated": (interpolated, Truth(scaled(OUT, None, None), shortcut=(1.0, None), post=(True,), final=False)),
     "shifted tokens": (shifted_tokens, Truth(MIXING)),
     "swapped rows": (swapped_rows, Truth(MIXING)),
+    "times itself": (times_itself, Truth(PRE)),
     "in blocks": (in_blocks, Truth((MIXING[1], PRE[1]))),
-    "over examples": (over_examples, Truth(MIXING)),
+    "over examples": (over_examples, Truth(MIXING, readable=False)),
     "shortcut from afar": (long_way, Truth(PRE, readable=False)),
 }
 

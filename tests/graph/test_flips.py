@@ -14,8 +14,9 @@ pytest.importorskip("transformers")
 
 from blockaudit import pipeline
 from blockaudit.graph.norms import Norm
+from blockaudit.graph.reader import Reader
 from blockaudit.graph.record import record
-from blockaudit.graph.stream import Branch, Reader, Stream
+from blockaudit.graph.stream import Branch, Stream
 from tests.families import models
 
 FALCON_NEW = {"new_decoder_architecture": True, "num_kv_heads": 2}

@@ -12,8 +12,9 @@ pytest.importorskip("torch")
 import torch
 
 from blockaudit.graph.norms import Norm
+from blockaudit.graph.reader import Reader
 from blockaudit.graph.record import record_module
-from blockaudit.graph.stream import Reader, Stream
+from blockaudit.graph.stream import Stream
 from tests.graph.modules import Is, Truth, cases
 
 CASES = cases()

@@ -13,8 +13,9 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from blockaudit.graph import live, specimen, tiny
+from blockaudit.graph.reader import Reader
 from blockaudit.graph.rebuild import Verdict, rebuild
-from blockaudit.graph.stream import Reader, Stream
+from blockaudit.graph.stream import Stream
 
 pytestmark = pytest.mark.soak  # about two minutes
 

@@ -113,6 +113,7 @@ EVERYTHING: dict[str, Any] = {
                     "reads": "state",
                     "sources": {"q": "state", "k": "state", "v": "state"},
                     "softcap": 50.0,
+                    "score_route": "sum",
                     "norms": {
                         "norm_in": {
                             "family": "prmsnorm",

@@ -17,10 +17,11 @@ EXECUTED_ONLY = {
     "call-order-mismatch", "shortcut-not-identity", "dropout-placement-mismatch", "dropout-owner-mismatch",
     "dropout-unexpected",
 }  # fmt: skip
-# Fires where torch is installed alone: tests/graph has both cases, in test_families.py, test_training.py and
-# test_residual_faults.py.
+# Fires where torch is installed alone: tests/graph has both cases, in test_families.py, test_training.py,
+# test_residual_faults.py, test_scores.py and test_joins.py.
 NEEDS_TORCH = {
     "graph-unclassified", "dropout-active-in-eval", "residual-dropped", "residual-duplicated", "causal-leak",
+    "score-residual-mismatch", "parameter-unconsumed", "residual-shape-mismatch",
 }  # fmt: skip
 NAMES = {e.rule.name for e in registry.entries()}
 

@@ -64,6 +64,7 @@ FIELDS: dict[str, list[tuple[str, Any, Any]]] = {
     "dropout-owner-mismatch": [
         ("decoder.dropout.attention_probability.p", 0.1, 0.3), ("decoder.dropout.mlp_output.p", 0.1, 0.0),
     ],
+    "score-residual-mismatch": [("decoder.self_attention.score_route", "mean", "sum")],
     "dropout-unexpected": [("decoder.dropout.attention_output.p", 0.0, 0.1)],
     "layer-count-mismatch": [("decoder.layers", 2, 3)],
 }  # fmt: skip

@@ -97,8 +97,11 @@ def _layer_atoms(envs: Sequence[Env], symbols: Sequence[str]) -> Iterator[tuple[
             entries = dict.fromkeys(x for v in lists for x in v if isinstance(x, str | int))
             for x in list(entries)[:6]:
                 yield f"{s}[l] == {x!r}", lambda e, n, s=s, x=x: e[s][n] == x
+            for x in list(entries)[:6]:
                 yield f"{s}[l] != {x!r}", lambda e, n, s=s, x=x: e[s][n] != x
         elif any(isinstance(v, int) and not isinstance(v, bool) for v in values):
+            yield f"l == {s} - 1", lambda e, n, s=s: n == e[s] - 1
+            yield f"l != {s} - 1", lambda e, n, s=s: n != e[s] - 1
             yield f"l < {s}", lambda e, n, s=s: n < e[s]
             yield f"l >= {s}", lambda e, n, s=s: n >= e[s]
             yield f"(l + 1) % {s} == 0", lambda e, n, s=s: (n + 1) % e[s] == 0

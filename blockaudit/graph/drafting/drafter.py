@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from blockaudit.graph.drafting import reading
@@ -14,7 +14,7 @@ from blockaudit.graph.drafting.blocks import Read
 from blockaudit.graph.drafting.catalog import Unfit
 from blockaudit.graph.drafting.classes import heads
 from blockaudit.graph.drafting.dropping import dropouts
-from blockaudit.graph.drafting.explore import Exploration, explore, generic, hint, own_keys
+from blockaudit.graph.drafting.explore import WIDTHS, Exploration, explore, generic, hint, own_keys
 from blockaudit.graph.drafting.samples import LAYER_KEYS, SampleError, changed, sample
 from blockaudit.graph.record import RecordingError
 
@@ -41,7 +41,8 @@ def draft(found: Exploration, tell: Callable[[str], None] = lambda _: None) -> d
     main: Any = getattr(transformers, class_name)
     prefix = _base(found, main)
     assembly = Assembly(found, reads, prefix)
-    assembly.dropout = dropouts(found, [s.name for s in assembly.stacks.values()], assembly.symbols)
+    configs = [found.base.data, *_with_more(reads)]
+    assembly.dropout = dropouts(found, configs, [s.name for s in assembly.stacks.values()], assembly.symbols)
     body = assembly.manifest()
     others = heads(found, assembly.symbols, prefix, assembly.own)
     for name, reason in others.left_out.items():
@@ -73,26 +74,47 @@ def _reads(found: Exploration, tell: Callable[[str], None]) -> Iterator[Read]:
     except RecordingError as error:
         raise Unfit(f"not recorded: {error}") from error
     yield Read(base, first)
-    plans: list[dict[str, Any]] = [{}, dict(_sizes(found))]
-    plans += list(_flips(found))
-    failed: list[str] = []
-    for turn, plan in enumerate(plans[:_MOST_READINGS]):
-        changes = {**_factors(base.data, turn), **plan}
-        try:
-            one = sample(found.class_name, changed(base.data, changes))
-            read = reading.numbers(one.config)
-            if _news(read, first):
-                read = reading.read(one.config)
-        except (SampleError, RecordingError) as error:
-            failed.append(f"{', '.join(plan) or 'factors'}: {error}")
-            if turn < 1:
-                raise Unfit(f"not recorded with other factors: {error}") from error
-            continue
-        yield Read(one, _with_casts(read, first))
-    for reason in failed:
-        tell(f"left out: {reason}")
-    if len(plans) > _MOST_READINGS:
-        tell(f"{len(plans) - _MOST_READINGS} flips not read")
+    # What stays as it is under other factors and another width is a constant; without both nothing is known to be one.
+    same: list[dict[str, Any]] = [{}]
+    for turn, plans in enumerate((same, list(_sizes(found)))):
+        read = next((r for plan in plans if not isinstance(r := _planned(found, first, plan, turn), str)), None)
+        if read is None:
+            raise Unfit(f"not recorded with {'another width' if turn else 'other factors'}")
+        yield read
+    flips = list(_flips(found))
+    for turn, plan in enumerate(flips[:_MOST_READINGS], 2):
+        said = _planned(found, first, plan, turn)
+        if isinstance(said, str):
+            tell(f"left out: {', '.join(plan)}: {said}")
+        else:
+            yield said
+    if len(flips) > _MOST_READINGS:
+        raise Unfit(f"{len(flips)} flags are more than are read")
+
+
+def _planned(found: Exploration, first: reading.Reading, plan: dict[str, Any], turn: int) -> Read | str:
+    """The reading with these keys changed and every factor moved; why there is none."""
+    base = found.base.data
+    try:
+        one = sample(found.class_name, changed(base, {**_factors(base, turn), **plan}))
+        read = reading.numbers(one.config)
+        if _news(read, first):
+            read = reading.read(one.config)
+    except (SampleError, RecordingError) as error:
+        return str(error)
+    return Read(one, _with_casts(read, first))
+
+
+def _with_more(reads: Sequence[Read]) -> list[dict[str, Any]]:
+    """Configs whose blocks have branches that no config before them has."""
+    seen: set[tuple[str, str]] = set()
+    found: list[dict[str, Any]] = []
+    for place, read in enumerate(reads):
+        kinds = {(n, b.kind) for n, s in read.reading.stacks.items() for a in s.adds for b in a.branches}
+        if place and kinds - seen:
+            found.append(read.sample.data)
+        seen |= kinds
+    return found
 
 
 def _news(read: reading.Reading, first: reading.Reading) -> bool:
@@ -131,13 +153,17 @@ def _factors(data: dict[str, Any], turn: int) -> dict[str, Any]:
     return found
 
 
-def _sizes(found: Exploration) -> Iterator[tuple[str, Any]]:
-    """Sizes as in one of the samples in which many change, layers as they are."""
+def _sizes(found: Exploration) -> Iterator[dict[str, Any]]:
+    """Sizes as in samples in which many change, then each by itself; layers and flags as they are."""
+    base = found.base.data
+    whole = {k: v for k, v in base.items() if k not in LAYER_KEYS and type(v) is int}
     for one in found.joint:
-        moved = {k: one.data[k] for k in found.effective if k in one.data and one.data[k] != found.base.data.get(k)}
-        if not any(isinstance(v, bool | list) for v in moved.values()):
-            yield from ((k, v) for k, v in moved.items() if k not in LAYER_KEYS and isinstance(v, int))
-            return
+        moved = {k: one.data[k] for k in found.effective if k in whole and one.data.get(k) not in (whole[k], None)}
+        if any(k in WIDTHS for k in moved):
+            yield moved
+    for key in WIDTHS:
+        for one in found.single.get(key, []):
+            yield {k: one.data[k] for k in whole if one.data.get(k) not in (whole[k], None)}
 
 
 def _flips(found: Exploration) -> Iterator[dict[str, Any]]:

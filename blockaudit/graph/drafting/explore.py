@@ -13,6 +13,8 @@ from typing import Any, cast
 from blockaudit.graph.drafting.samples import ABSENT, LAYER_KEYS, Sample, SampleError, base, changed, sample
 
 _TOGETHER, _TRIES = 8, 28
+# The width of the state, as config classes call it.
+WIDTHS = ("hidden_size", "d_model", "n_embd", "dim", "emb_dim")
 # Keys of every config that say nothing of a block.
 _INERT = (
     "use_cache", "dtype", "torch_dtype", "architectures", "model_type", "transformers_version", "return_dict",
@@ -82,8 +84,32 @@ def explore(model_type: str, class_name: str, seed: int = 1) -> Exploration:
             found.single.setdefault(key, []).append(one)
             if len(found.single[key]) >= 3:
                 break
+    for width in (k for k in WIDTHS if type(data.get(k)) is int and k not in found.single):
+        _linked(found, width)
     _together(found, random.Random(seed))
     return found
+
+
+def _linked(found: Exploration, width: str) -> None:
+    """A width that does not change alone, changed with each other size in turn."""
+    data = found.base.data
+    for key in (k for k in own_keys(data) if type(data[k]) is int and k not in (width, *LAYER_KEYS)):
+        for times in (2, 3):
+            try:
+                one = sample(found.class_name, changed(data, {width: data[width] * times, key: data[key] * times}))
+            except SampleError:
+                break
+            found.single.setdefault(width, []).append(one)
+            if len(found.single.setdefault(key, [])) < times - 1:
+                found.single[key].append(one)
+
+
+def moved(found: Exploration, one: Sample) -> dict[str, Any]:
+    """Keys of a sample that are not as in the base, lists that follow the depth left out."""
+    base = found.base.data
+    new = {k: v for k, v in one.data.items() if v != base.get(k)}
+    deeper = any(k in LAYER_KEYS for k in new)
+    return {k: v for k, v in new.items() if not (deeper and isinstance(v, list))}
 
 
 def _together(found: Exploration, chance: random.Random) -> None:
@@ -100,7 +126,10 @@ def _together(found: Exploration, chance: random.Random) -> None:
         for _ in range(_TRIES):
             if made >= wanted or not found.effective:
                 break
-            changes = {k: chance.choice(found.single[k]).data.get(k) for k in found.effective if chance.random() < 0.55}
+            changes: dict[str, Any] = {}
+            for key in found.effective:
+                if chance.random() < 0.55:
+                    changes |= moved(found, chance.choice(found.single[key]))
             try:
                 found.joint.append(sample(found.class_name, changed(found.base.data, {**changes, **forced})))
                 made += 1
@@ -177,7 +206,11 @@ def without(found: Exploration, key: str) -> list[tuple[dict[str, Any], Any]]:
     made: list[tuple[dict[str, Any], Any]] = []
     for one in (found.base, *found.joint[:6]):
         try:
-            config = cls.from_dict(changed(one.data, {key: ABSENT}))
+            data = changed(one.data, {key: ABSENT})
+            if key in LAYER_KEYS:  # lists of one entry a layer are the class's own then
+                lists = [k for k, v in data.items() if isinstance(v, list) and k != "architectures"]
+                data = changed(data, dict.fromkeys(lists, ABSENT))
+            config = cls.from_dict(data)
         except Exception:  # config classes may refuse in any way
             continue
         values = cast("dict[str, Any]", vars(config))

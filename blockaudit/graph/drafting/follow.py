@@ -186,7 +186,7 @@ class Symbols:
         moved = [
             k
             for k, many in self.found.single.items()
-            if k not in LAYER_KEYS and any(there[place[id(s)]] != there[0] for s in many if id(s) in place)
+            if k in LAYER_KEYS or any(there[place[id(s)]] != there[0] for s in many if id(s) in place)
         ]
         envs = [self.env(s) for s in samples]
         text = conditions.of_layers(there, spans, envs, self.names(moved))

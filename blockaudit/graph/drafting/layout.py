@@ -24,7 +24,7 @@ class Layout:
         self.samples = [*own, *(r.sample for r in reads if not any(r.sample is s for s in own))]
         self.stacks = union(reads)
         for stack in self.stacks.values():
-            kinds = {k for _, k in stack.branches}
+            kinds = {k for (_, k), b in stack.branches.items() if any(r == 0 for r, _ in b.found)}
             if len(self.stacks) == 1 and "self_attention" in kinds and "causal_self_attention" not in kinds:
                 stack.name = "encoder"
         self.disk = self._disk()
@@ -61,7 +61,7 @@ class Layout:
 
     def key_of(self, parameter: str) -> str | None:
         """The template under which a parameter (with `{l}` for its layer) is written; None where it never is."""
-        return self.keys_of.get(shown(parameter))
+        return self.keys_of.get(parameter, self.keys_of.get(shown(parameter)))
 
     def _template(self, key: str) -> str | None:
         if key not in self._known:

@@ -11,8 +11,9 @@ from torch.fx import Node
 
 from blockaudit.graph.flow import peel
 from blockaudit.graph.norms import Norm
+from blockaudit.graph.reader import Reader
 from blockaudit.graph.record import Recording, RecordingError, record
-from blockaudit.graph.stream import Add, Branch, Reader, Stream
+from blockaudit.graph.stream import Add, Branch, Stream
 
 FIELDS = (
     "family", "epsilon", "epsilon_location", "variance_correction", "center", "scale", "scale_offset", "bias",
