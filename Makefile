@@ -44,6 +44,7 @@ types: $(VENV)/.stamp
 
 soak: $(VENV)/.stamp
 	$(BIN)/python -m pytest -m soak --timeout 3600
+	$(MAKE) census
 
 # Reads the graph of every text model type of the installed transformers (about ten minutes).
 census: $(VENV)/.stamp

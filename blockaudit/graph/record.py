@@ -138,6 +138,7 @@ def _record(
 
 def _built(config: Any, cls: Any, dtype: torch.dtype, prepare: Callable[[Any], None] | None, version: str) -> Recording:
     fake = FakeTensorMode(allow_non_fake_inputs=True)
+    stacked = bool(config.is_encoder_decoder)  # some classes change it in the config that they are given
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -150,8 +151,11 @@ def _built(config: Any, cls: Any, dtype: torch.dtype, prepare: Callable[[Any], N
     with fake:
         ids = torch.zeros(BATCH, LENGTH, dtype=torch.long)
         mask = torch.ones(BATCH, LENGTH, dtype=torch.long)
-        extra = {"decoder_input_ids": ids} if config.is_encoder_decoder else {}
-        if getattr(config, "add_cross_attention", False) and not config.is_encoder_decoder:
+        takes = inspect.signature(model.forward).parameters
+        two = stacked and "decoder_input_ids" in takes
+        extra = {"decoder_input_ids": ids} if two else {}
+        # A decoder of an encoder-decoder's config is run with a memory, as its cross-attention is stored.
+        if (stacked or getattr(config, "add_cross_attention", False)) and not two and "encoder_hidden_states" in takes:
             extra["encoder_hidden_states"] = torch.zeros(BATCH, MEMORY, config.hidden_size, dtype=dtype)
     traced, outputs = _trace(model, fake, {"input_ids": ids, "attention_mask": mask, **extra})
     return _recording(traced, outputs, model, version)

@@ -11,7 +11,7 @@ LAYERS = 3
 BATCH, LENGTH = 2, 7
 
 _TOKENS = ("_token_id", "_token_index", "_index")
-_LAYER_KEYS = (
+LAYER_KEYS = (
     "num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "num_decoder_layers",
     "num_encoder_layers", "num_blocks", "num_layers_per_stack",
 )  # fmt: skip
@@ -136,7 +136,7 @@ def shrunk(config: Any, *, fill: bool = False) -> dict[str, Any]:
     fields = _fields(config)
     special = SPECIAL.get(getattr(config, "model_type", ""), {})
     latent = "qk_rope_head_dim" in fields  # MLA: no key heads of their own
-    length = next((v for k in _LAYER_KEYS if isinstance(v := getattr(config, k, None), int)), 0)
+    length = next((v for k in LAYER_KEYS if isinstance(v := getattr(config, k, None), int)), 0)
     for key, value in fields.items():
         if key.startswith("_") or (latent and key == "head_dim"):
             continue
@@ -148,7 +148,7 @@ def shrunk(config: Any, *, fill: bool = False) -> dict[str, Any]:
                 given[key] = kinds(entries)
         elif isinstance(value, bool) or not (isinstance(value, int) or (fill and value is None)):
             continue
-        elif key in _LAYER_KEYS:
+        elif key in LAYER_KEYS:
             given[key] = LAYERS
         elif value is not None and key.endswith(_TOKENS) and value >= 90 - len(given) % 40:
             given[key] = 50 + len(given) % 40

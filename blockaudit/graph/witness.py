@@ -18,6 +18,7 @@ from blockaudit.graph.reader import Reader
 from blockaudit.graph.record import Recording, RecordingError, record
 from blockaudit.graph.steps import NAMES, Step, of_stack
 from blockaudit.graph.stream import Stream
+from blockaudit.graph.tiny import LAYER_KEYS
 from blockaudit.graph.training import Training, record_training
 from blockaudit.records.bound import BoundManifest, StackSpan
 from blockaudit.records.contract import Executed, Statement, Testimony
@@ -39,7 +40,7 @@ def testify(bound: BoundManifest, config: Mapping[str, Any], code: str | None = 
     if unknown:
         # A depth that cannot be one would be built all the same, layer by layer.
         return Executed(Testimony("executed"), failure=f"how many layers {', '.join(unknown)} has cannot be told")
-    short, depths = _shortened(bound, config, spans, MOST_LAYERS)
+    short, depths = _shortened(bound, config, spans, max(MOST_LAYERS, _kinds_within(spans)))
     try:
         recording = record(short, code=code)
     except RecordingError as error:
@@ -99,7 +100,22 @@ def _shortened(
 def _kinds_within(spans: list[StackSpan]) -> int:
     """How many layers hold every kind of layer: as many as a training graph needs, and two at least."""
     firsts = [min(layers) - s.first for s in spans for _, layers in s.kinds if layers]
-    return min(max([1, *firsts]) + 1, MOST_LAYERS)
+    return max([1, *firsts]) + 1
+
+
+def _cut(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config of which no manifest speaks, with no more layers than patterns need."""
+    short = dict(config)
+    for key in LAYER_KEYS:
+        depth = short.get(key)
+        if not isinstance(depth, int) or depth <= MOST_LAYERS:
+            continue
+        for name, value in short.items():
+            entries = cast("list[Any]", value) if isinstance(value, list) else []
+            if len(entries) == depth:
+                short[name] = entries[:MOST_LAYERS]
+        short[key] = MOST_LAYERS
+    return short
 
 
 @one_thread()
@@ -126,6 +142,7 @@ def testify_alone(recording: Recording, exact: Recording | None, training: Train
 
 def testify_class(config: Mapping[str, Any], code: str | None = None) -> Executed:  # noqa: PT028
     """What the class that `config` names executes, where no manifest speaks of it."""
+    config = _cut(config)
     try:
         recording, exact = record(config, code=code), record(config, torch.float32, code=code)
     except RecordingError as error:

@@ -44,6 +44,7 @@ def test_options_reach_the_pipeline(blockaudit: Run, audits: Asked) -> None:
             "manifest": "llama",
             "level": "values",
             "candidate": None,
+            "trust_remote_code": False,
             "select": ("N", "K1", "S"),
             "ignore": ("N201",),
             "strict": True,

@@ -194,7 +194,7 @@ def test_nothing_is_drafted_into_source(blockaudit: Run, novel: Path, inside: st
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["draft", "SOURCE", "--level", "graph"], "no family of the library to read the graph against"),
+        (["draft", "SOURCE", "--level", "graph"], "its class gives no whole manifest: transformers"),
         (["draft", "SOURCE", "--level", "deep"], "unknown --level 'deep': expected headers or graph"),
         (["draft", "/no/such/source"], "/no/such/source"),
         (["show", "gpt9"], "neither a manifest file nor one of the library"),

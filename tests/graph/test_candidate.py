@@ -52,7 +52,9 @@ def user(tmp_path: Path) -> str:
 
 def test_without_a_source_the_contract_is_what_is_executed(user: str) -> None:
     report = pipeline.inspect(None, level="graph", candidate=f"{user}:good")
-    assert (report.verdict, report.manifest, report.findings) == ("accepted", None, ())
+    assert (report.verdict, report.manifest) == ("accepted", None)
+    # A Net has parts for every step, and a step leaves some of them out.
+    assert {f.name for f in report.findings} == {"parameter-unconsumed"}
     assert {w for row in report.contract for w in row.statements} == {"executed"}
     said = {row.field: row.value("executed") for row in report.contract}
     assert said["decoder.self_attention.norm_in.epsilon"] == 1e-5
@@ -63,7 +65,8 @@ def test_without_a_source_the_contract_is_what_is_executed(user: str) -> None:
 
 def test_what_cannot_be_read_leaves_the_audit_unverified(user: str) -> None:
     report = pipeline.inspect(None, level="graph", candidate=f"{user}:odd")
-    assert (report.verdict, {f.name for f in report.findings}) == ("unverified", {"graph-unclassified"})
+    named = {f.name for f in report.findings if f.severity != "note"}
+    assert (report.verdict, named) == ("unverified", {"graph-unclassified"})
 
 
 @pytest.mark.parametrize(("name", "verdict"), [("llama", "accepted"), ("other", "rejected")])

@@ -23,6 +23,8 @@ FUSED = {"flag", "fused boolean", "fused float", "fused open", "fused padding", 
 class Model(nn.Module):
     """One attention between a table and a projection, masked in one of many ways."""
 
+    stored: Tensor
+
     def __init__(self, way: str) -> None:
         super().__init__()
         self.way = way

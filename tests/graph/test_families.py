@@ -42,8 +42,11 @@ FLIPS: list[tuple[str, dict[str, Any]]] = [
     ("bert", {"is_decoder": True, "add_cross_attention": True}),
     ("albert", {"inner_group_num": 2}),
     ("bart", {"scale_embedding": True}),
+    ("bart", {"architectures": ["BartForCausalLM"]}),
     ("llama", {"num_hidden_layers": 16}),
     ("albert", {"num_hidden_layers": 12}),
+    # The layers with experts begin after those that a deep stack is cut to.
+    ("deepseek_v3", {"num_hidden_layers": 14, "first_k_dense_replace": 11}),
     ("gemma2", {"final_logit_softcapping": None, "attn_logit_softcapping": 20.0}),
 ]
 

@@ -57,17 +57,16 @@ class Branches(Specs):
         """Layer kinds with their conditions; none where all layers hold the same keys."""
         mine = [t for t in self.templates.values() if t.stack == stack.name and not self._single(t, stack)]
         partial = [
-            t for t in mine if any(t.layers[i] and t.layers[i] != frozenset(span) for i, span in enumerate(spans))
+            t
+            for t in mine
+            if any(s is not None and len(s) > 1 for s in t.shapes)
+            and any(t.layers[i] and t.layers[i] != frozenset(span) for i, span in enumerate(spans))
         ]
         if not partial:
             return {}
-        signature = [
-            {n: frozenset(t.text for t in partial if n in t.layers[i]) for n in span} for i, span in enumerate(spans)
-        ]
         # Flags add and take keys in layers of every kind: kinds are told apart where they were in the base.
         marks = [t for t in partial if t.layers[0] and t.layers[0] != frozenset(spans[0])] or partial
         marked = [{n: frozenset(t.text for t in marks if n in t.layers[i]) for n in s} for i, s in enumerate(spans)]
-        del signature
         combos = list(dict.fromkeys(c for per in marked for c in per.values()))
         if len(combos) > 3:
             raise Unfit(f"{stack.name}: {len(combos)} kinds of layers")
@@ -199,11 +198,13 @@ class Branches(Specs):
             frozenset(n for k in (kinds or sets) for n in sets[k][i]) if sets else frozenset(self.spans(stack)[i])
             for i in range(len(self.samples))
         ]
-        for t in mine:
-            if any(t.layers[i] and t.layers[i] != allowed[i] for i in range(len(self.samples))):
-                raise Unfit(f"{t.text} is in some layers of its kind")
         asked = [i for i, want in enumerate(allowed) if want]
-        specs = self._specs(mine, asked, when, words.ROLES)
+        partial: dict[str, str] = {}
+        for t in mine:
+            if any(t.layers[i] and t.layers[i] != allowed[i] for i in asked):
+                there, samples = [t.layers[i] for i in asked], [self.samples[i] for i in asked]
+                partial[t.text] = self.symbols.layers(there, [allowed[i] for i in asked], samples, t.text)
+        specs = self._specs(mine, asked, when, words.ROLES, partial)
         self.owned |= {t.text for t in mine}
         return specs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ def of_config(there: Sequence[bool], envs: Sequence[Env], symbols: Sequence[str]
 
 
 def of_layers(
-    there: Sequence[frozenset[int]], layers: Sequence[range], envs: Sequence[Env], symbols: Sequence[str]
+    there: Sequence[frozenset[int]], layers: Sequence[Collection[int]], envs: Sequence[Env], symbols: Sequence[str]
 ) -> str | None:
     """The same over `l`: where each sample has the thing in these layers of its own."""
     wanted = [n in mine for mine, span in zip(there, layers, strict=True) for n in span]
@@ -104,6 +104,8 @@ def _layer_atoms(envs: Sequence[Env], symbols: Sequence[str]) -> Iterator[tuple[
             yield f"l != {s} - 1", lambda e, n, s=s: n != e[s] - 1
             yield f"l < {s}", lambda e, n, s=s: n < e[s]
             yield f"l >= {s}", lambda e, n, s=s: n >= e[s]
+            yield f"l <= {s}", lambda e, n, s=s: n <= e[s]
+            yield f"l > {s}", lambda e, n, s=s: n > e[s]
             yield f"(l + 1) % {s} == 0", lambda e, n, s=s: (n + 1) % e[s] == 0
             yield f"(l + 1) % {s} != 0", lambda e, n, s=s: (n + 1) % e[s] != 0
             yield f"l % {s} == 0", lambda e, n, s=s: n % e[s] == 0

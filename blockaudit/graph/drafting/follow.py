@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, cast
 
 from blockaudit.graph.drafting import conditions, fit, words
@@ -28,6 +28,7 @@ class Symbols:
         self.used: dict[str, None] = {}
         self._envs: dict[int, tuple[Sample, dict[str, Any]]] = {}
         self._bound: dict[str, dict[str, Any]] = {}
+        self._learned: dict[str, tuple[str, dict[int, int]]] = {}
         cls: Any = transformers.CONFIG_MAPPING[found.model_type]
         fresh = cls()
         self.defaults = cast("dict[str, Any]", vars(fresh))
@@ -47,7 +48,9 @@ class Symbols:
     def env(self, sample: Sample) -> dict[str, Any]:
         if id(sample) not in self._envs:
             # The sample is kept with its values: its id is its own only while it lives.
-            self._envs[id(sample)] = (sample, self._filled(self.found.env(sample)))
+            env = self._filled(self.found.env(sample))
+            known = {k: sizes[id(sample)] for k, (_, sizes) in self._learned.items() if id(sample) in sizes}
+            self._envs[id(sample)] = (sample, env | {self.by_key[k]: v for k, v in known.items()})
         return self._envs[id(sample)][1]
 
     def _filled(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -111,6 +114,8 @@ class Symbols:
         plain = self.defaults.get(key)
         values = [v for _, v in implied]
         if not values or any(v is None for v in values):
+            if key in self._learned:
+                return {"expr": self.use(self._learned[key][0])}
             return self._rule(key) if key in _NOTHING else None
         if all(v == plain for v in values):
             return None if plain and type(plain) in (list, dict) else plain
@@ -120,6 +125,35 @@ class Symbols:
         envs = [self._filled(values_) for values_, _ in implied]
         text = fit.whole(values, envs, others)
         return None if text is None else {"expr": self.use(text)}
+
+    def learn(self, templates: Sequence[Template], samples: Sequence[Sample]) -> None:
+        """What sizes of keys that hold nothing are: where a key that holds a number gives a shape, that shape tells."""
+        for key, name in self.by_key.items():
+            held = [self.found.env(s).get(key) for s in samples]
+            if key in _NOTHING or None not in held or len({v for v in held if type(v) is int}) < 2:
+                continue
+            for t in templates:
+                for axis in range(max((len(s) for s in t.shapes if s is not None), default=0)):
+                    if self._learns(key, name, t, axis, held, samples):
+                        break
+                if key in self._learned:
+                    break
+
+    def _learns(
+        self, key: str, name: str, t: Template, axis: int, held: Sequence[Any], samples: Sequence[Sample]
+    ) -> bool:
+        sizes = {i: s[axis] for i, s in enumerate(t.shapes) if s is not None and len(s) > axis}
+        given = [i for i in sizes if type(held[i]) is int]
+        if len({held[i] for i in given}) < 2 or any(sizes[i] != held[i] for i in given):
+            return False
+        empty = [i for i in sizes if held[i] is None]
+        ys, envs = [sizes[i] for i in empty], [self.env(samples[i]) for i in empty]
+        others = [n for n in self._by_rank(ys, envs) if n != name]
+        text = fit.whole(ys, envs, others) if others else None
+        if text is not None:
+            self._learned[key] = (text, {id(samples[i]): sizes[i] for i in empty})
+            self._envs.clear()
+        return text is not None
 
     # -- what follows what -------------------------------------------------------------------------------------------
 
@@ -135,7 +169,17 @@ class Symbols:
             text = fit.whole(ys, envs, symbols) if symbols else None
             if text is not None:
                 return self.use(text)
+        for flag in self._varied(envs):
+            sides = [self._side_of(flag, value, ys, envs) for value in (True, False)]
+            if all(type(e[flag]) is bool for e in envs) and None not in sides:
+                return self.use(f"{sides[0]} if {flag} else {sides[1]}")
         raise Unfit(f"{template.text}: {what} ({', '.join(map(str, dict.fromkeys(ys)))}) follows no config key")
+
+    def _side_of(self, flag: str, value: bool, ys: Sequence[int], envs: Sequence[dict[str, Any]]) -> str | None:
+        """What a size follows where a flag has this value."""
+        mine = [(y, e) for y, e in zip(ys, envs, strict=True) if e[flag] is value]
+        sizes, given = [y for y, _ in mine], [e for _, e in mine]
+        return fit.whole(sizes, given, self._by_rank(sizes, given)) if len(set(sizes)) > 2 else None
 
     def _by_rank(self, ys: Sequence[int], envs: Sequence[dict[str, Any]]) -> list[str]:
         """Symbols of sizes that change over these samples, those that come near the values first."""
@@ -179,7 +223,7 @@ class Symbols:
         return [n for n in self.keys if len({repr(e[n]) for e in envs}) > 1][:24]
 
     def layers(
-        self, there: Sequence[frozenset[int]], spans: Sequence[range], samples: Sequence[Sample], what: str
+        self, there: Sequence[frozenset[int]], spans: Sequence[Collection[int]], samples: Sequence[Sample], what: str
     ) -> str:
         """The condition over `l`. Raises Unfit."""
         place = {id(s): i for i, s in enumerate(samples)}

@@ -30,6 +30,7 @@ class Layout:
         self.disk = self._disk()
         self.templates = {t.text: t for t in catalog.templates(self.samples, self.disk)}
         self._named()
+        self.symbols.learn(list(self.templates.values()), self.samples)
         self.axes: dict[str, str] = {}
         self.placed: set[str] = set()  # templates of norms
         self.owned: set[str] = set()  # of branches

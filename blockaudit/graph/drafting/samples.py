@@ -14,7 +14,7 @@ import torch
 
 from blockaudit.graph import live, tiny
 
-LAYER_KEYS: tuple[str, ...] = tiny._LAYER_KEYS  # pyright: ignore[reportPrivateUsage] - TODO public name
+LAYER_KEYS = tiny.LAYER_KEYS
 # A change that takes the key out of the config.
 ABSENT = "\0absent"
 

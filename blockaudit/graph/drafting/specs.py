@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from blockaudit.graph.drafting import words
@@ -47,7 +48,7 @@ class Specs(Layout):
         if "variance_correction" in core and "variance_correction" not in fields:
             data["variance_correction"] = None
         if not site.weight:
-            return data
+            return {**data, "module": None}
         text = self.key_of(site.weight)
         if text is None or not text.endswith(".weight"):
             raise Unfit(f"{site.weight}: no key of a norm's own is written for it ({text})")
@@ -70,16 +71,24 @@ class Specs(Layout):
         return data if when is None else {**data, "when": when}
 
     def _specs(
-        self, mine: Sequence[Template], asked: Sequence[int], when: str | None, known: dict[str, str], prefix: str = ""
+        self,
+        mine: Sequence[Template],
+        asked: Sequence[int],
+        when: str | None,
+        known: dict[str, str],
+        partial: Mapping[str, str] = MappingProxyType({}),
     ) -> list[dict[str, Any]]:
-        """Tensor specs of templates that belong together; a bias goes with its weight."""
+        """Tensor specs of templates that belong together; a bias goes with its weight.
+
+        partial: the condition over `l` of those that only some layers have.
+        """
         by_text = {t.text: t for t in mine}
         samples = [self.samples[i] for i in asked]
-        alone = {t.text for t in mine if t.text.endswith(".bias") and self._tied(t, samples)}
+        alone = {t.text for t in mine if t.text.endswith(".bias") and (t.text in partial or self._tied(t, samples))}
         modules = [
             t for t in mine if not (t.text.endswith(".bias") and f"{t.text[:-4]}weight" in by_text) or t.text in alone
         ]
-        named = words.roles([_module(t.text) for t in modules], known, prefix)
+        named = words.roles([_module(t.text) for t in modules], known)
         specs: list[dict[str, Any]] = []
         for t in modules:
             spec: dict[str, Any] = {"role": named[_module(t.text)]}
@@ -90,7 +99,9 @@ class Specs(Layout):
             spec |= {} if beside in alone else self._bias(t, by_text.get(beside), asked, spec["shape"])
             there = [bool(t.layers[i]) for i in asked]
             tied = self._tied(t, samples)
-            if tied:
+            if t.text in partial:
+                spec["when"] = partial[t.text]
+            elif tied:
                 spec |= tied
             else:
                 own = self.symbols.condition(there, samples, t.text)
