@@ -6,13 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help venv demo test lint types soak bench census clean
+.PHONY: help venv demo test lint types soak bench census drafts clean
 
 help:
 	@echo "make demo    audit the small trained checkpoint in fixtures/"
 	@echo "make test    the test suite          make lint    ruff: format and rules"
 	@echo "make types   pyright, strict         make soak    long property and fuzz runs"
 	@echo "make bench   measure speed           make venv    the environment for all of these"
+	@echo "make drafts  draft manifests of model types from their executed graphs"
 	@echo "make census  read the graph of every text model type of transformers into docs/census.md"
 
 $(BIN)/python:
@@ -49,6 +50,10 @@ soak: $(VENV)/.stamp
 # Reads the graph of every text model type of the installed transformers (about ten minutes).
 census: $(VENV)/.stamp
 	$(BIN)/python -m blockaudit.graph.census --output docs/census.md
+
+# Drafts a manifest of every model type that has none made by hand, and keeps those that hold (an hour).
+drafts: $(VENV)/.stamp
+	$(BIN)/python -m blockaudit.zoo --table docs/drafted.md
 
 bench: $(VENV)/.stamp
 	$(BIN)/python -m benchmarks

@@ -8,3 +8,12 @@ class RequestError(Exception):
 
     The message is one line that names the thing, what was expected, what was found and what to do.
     """
+
+
+def told(error: BaseException) -> str:
+    """`ValueError: first line`: what foreign code raised, also where its own message cannot be had."""
+    try:
+        lines = str(error).splitlines()
+    except Exception:
+        lines = []
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"

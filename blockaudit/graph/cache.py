@@ -9,6 +9,7 @@ BLOCKAUDIT_CACHE_DIR names; BLOCKAUDIT_CACHE=off does without. It may be deleted
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -28,6 +29,7 @@ from blockaudit.records.contract import Executed
 FORMAT = 1
 _OFF = ("off", "0", "no", "false")
 _DIGEST = 32
+_LARGEST = 2**26  # bytes of an entry; real ones are tens of kilobytes
 # Settings by which transformers chooses between implementations.
 _SETTINGS = ("TRANSFORMERS_", "USE_")
 # What was imported before this module may have been edited between: its files then tell nothing of the code that runs.
@@ -143,7 +145,7 @@ def _files(name: str) -> Iterable[Path]:
 def _read(path: Path, key: str, package: Path) -> Executed | None:
     """What an entry says; None where there is none that is whole, of this key, and of the code that lies there now."""
     try:
-        data = path.read_bytes()
+        data = _contents(path)
         if blake2b(data[_DIGEST:], digest_size=_DIGEST).digest() != data[:_DIGEST]:
             return None
         entry = msgspec.msgpack.decode(data[_DIGEST:], type=_Entry)
@@ -151,9 +153,20 @@ def _read(path: Path, key: str, package: Path) -> Executed | None:
             return None
         if any(_digest(package / name) != digest for name, digest in entry.files.items()):
             return None
-    except (OSError, msgspec.MsgspecError, ValueError):
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):
         return None
     return entry.executed
+
+
+def _contents(path: Path) -> bytes:
+    """An entry's bytes. Raises OSError for what is no file of a fitting size, or a file that another user wrote."""
+    # A pipe in an entry's place must not be waited for.
+    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb") as file:
+        found = os.fstat(file.fileno())
+        mine = not hasattr(os, "getuid") or found.st_uid in (0, os.getuid())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST or not mine:
+            raise OSError(f"no entry: {path}")
+        return file.read(_LARGEST)
 
 
 def _write(path: Path, entry: _Entry) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from blockaudit.errors import RequestError
+from blockaudit.errors import RequestError, told
 from blockaudit.graph.record import Recording, RecordingError, record_module
 from blockaudit.graph.training import Training, record_module_training
 from blockaudit.graph.weightless import Weightless
@@ -77,6 +77,7 @@ def _imported(path: Path) -> Any:
 def _guarded(candidate: str, call: Any) -> Any:
     try:
         return call()
-    except (Exception, SystemExit) as error:  # a user's code may raise anything at all
-        first = str(error).splitlines()[0] if str(error) else ""
-        raise RequestError(f"--candidate {candidate}: {type(error).__name__}: {first}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a user's code may raise anything at all
+        raise RequestError(f"--candidate {candidate}: {told(error)}") from error

@@ -9,8 +9,9 @@ import torch
 from torch.fx import Node
 
 from blockaudit.graph.flow import Flow, op, replay, shape
-from blockaudit.graph.record import LENGTH, MEMORY
+from blockaudit.graph.record import BATCH, LENGTH, MEMORY
 
+_QUERIES = ((LENGTH,), (MEMORY,), (BATCH * LENGTH,))
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 # A weight on a later position that is below this may be one that a finite mask was to take away.
 _LEAST = 1e-12
@@ -19,7 +20,9 @@ _FAILS = (RuntimeError, TypeError, ValueError, KeyError, IndexError, NotImplemen
 
 def attends(node: Node) -> bool:
     """Whether an operator weighs positions: a fused attention, or a softmax over positions."""
-    return op(node).startswith("_scaled_dot_product") or scores(node)
+    fused = op(node).startswith("_scaled_dot_product")
+    # Axes in another order make one that weighs examples, or heads.
+    return shape(node.all_input_nodes[0])[-2:-1] in _QUERIES if fused else scores(node)
 
 
 def scores(node: Node) -> bool:
@@ -35,7 +38,7 @@ def causal(
 
     softmaxes: those over positions in `region`, beside which there may be fused attentions.
     """
-    found = [_fused(graph, constants, n) for n in region if op(n).startswith("_scaled_dot_product")]
+    found = [_fused(graph, constants, n) for n in region if attends(n) and not scores(n)]
     for weights in softmaxes:
         used = _applied(graph, region, weights)
         found += [_of_weights(graph, constants, n) for n in used]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from typing import Any
 
 import torch
@@ -36,6 +37,8 @@ def of_add(graph: Flow, constants: Mapping[str, torch.Tensor], add: Any) -> Iter
         yield f"{name}: the state changes its width"
     if not is_sum(graph, constants, add.total, terms):
         yield f"{name}: replay does not confirm that this sum is a shortcut and its branches"
+    if any(f is not None and not isfinite(f) for f in (add.shortcut_scale, *(b.scale for b in add.branches))):
+        yield f"{name}: a term has a factor that is no finite number"
     for branch in add.branches:
         if branch.doubt:
             yield f"{branch.update.name}: whether this attention sees later positions is not shown: {branch.doubt}"

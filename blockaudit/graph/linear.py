@@ -72,6 +72,33 @@ def granularity(graph: Flow, total: Node, terms: Sequence[Node], term: Node) -> 
     return "scalar" if bool(torch.allclose(gain, gain[:1].expand_as(gain), rtol=_CLOSE)) else "vector"
 
 
+def is_head(
+    graph: Flow, constants: Mapping[str, torch.Tensor], logits: Node, projected: Node, factor: float, cap: float | None
+) -> bool:
+    """Whether each logit is a projected value times `factor`, capped at `cap`, beside what no token reaches."""
+    region = _region(graph, logits, {projected})
+    if region is None:
+        return False
+    generator = torch.Generator().manual_seed(25)
+    value = torch.randn(shape(projected), generator=generator, dtype=torch.float64) * (cap or 1.0)
+    fixed = {n: constants[str(n.target)] for n in region if n.op == "get_attr" and str(n.target) in constants}
+    sides = {n: torch.zeros(shape(n), dtype=torch.float64) for n in region if n.op == "get_attr" and n not in fixed}
+    try:
+        known = {**sides, **{n: v.double() if v.is_floating_point() else v for n, v in fixed.items()}}
+        still = replay(region, {**known, projected: torch.zeros_like(value)})[logits]
+        found = (replay(region, {**known, projected: value})[logits] - still).reshape(-1)
+    except (RuntimeError, TypeError, ValueError, KeyError, IndexError, NotImplementedError):
+        return False
+    expected = (value * factor if cap is None else cap * torch.tanh(value * factor / cap)).reshape(-1)
+    if found.numel() != expected.numel():
+        # A module may give the logits of some rows alone: each is then one of those that are due.
+        due = expected.sort().values
+        above = torch.searchsorted(due, found.double()).clamp(1, due.numel() - 1)
+        lower, upper = due[above - 1], due[above]
+        expected = torch.where(found - lower < upper - found, lower, upper)
+    return bool(found.numel() and (found - expected).abs().max() <= _CLOSE * (1 + expected.abs().max()))
+
+
 def _region(graph: Flow, total: Node, cuts: set[Node]) -> list[Node] | None:
     """What makes `total` of the cuts and of parameters; None where tokens reach it by another way."""
     found: set[Node] = set()

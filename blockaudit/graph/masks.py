@@ -173,7 +173,7 @@ def _probability(draw: Node, factor: Any) -> tuple[float, float] | None:
         own = draw.args[1] if len(draw.args) > 1 else draw.kwargs.get("p", 0.5)
         if not isinstance(own, int | float):
             return None
-        return (1 - own if low == 0 else own), kept
+        return (round(1 - own, 9) if low == 0 else own), kept
     if op(draw).startswith("uniform") and any(number(draw, i) not in (None, b) for i, b in ((1, 0.0), (2, 1.0))):
         return None
     below, above = 0.0, 1.0
@@ -181,7 +181,7 @@ def _probability(draw: Node, factor: Any) -> tuple[float, float] | None:
         middle = (below + above) / 2
         below, above = (middle, above) if (factor(middle) == 0) == (low == 0) else (below, middle)
     edge = round((below + above) / 2, 9)
-    return (edge if low == 0 else 1 - edge), kept
+    return (edge if low == 0 else round(1 - edge, 9)), kept
 
 
 def _around(source: Node, join: Node, p: float) -> float:

@@ -174,11 +174,16 @@ def _granularity(weight: Node | None) -> str:
 
 
 def _work_dtype(region: list[Node]) -> str:
+    """The dtype in which the statistic is taken: of what is done before it too, where that is narrower."""
+    narrow: torch.dtype | None = None
     for node in region:
         if op(node) in ("native_layer_norm", "_fused_rms_norm"):
             return "float32"  # the kernel accumulates so, whatever the dtype it is given
         if op(node) in _REDUCES:
-            return _DTYPES.get(dtype(node) or torch.float32, str(dtype(node)))
+            found = narrow or dtype(node) or torch.float32
+            return _DTYPES.get(found, str(found))
+        if op(node) in ("pow", "mul", "square", "sub") and dtype(node) in (torch.bfloat16, torch.float16):
+            narrow = dtype(node)
     return "float32"
 
 

@@ -9,6 +9,7 @@ from torch.fx import Node
 from blockaudit.graph import doubts
 from blockaudit.graph.branches import Branches, softcap
 from blockaudit.graph.flow import op, operand, peel, shape
+from blockaudit.graph.linear import is_head
 from blockaudit.graph.norms import Norm
 from blockaudit.graph.stream import Add, Stream
 from blockaudit.graph.values import PRODUCTS, SUMS, times
@@ -116,6 +117,13 @@ class Reader(Branches):
         _, factor, cap = self._head(logits)
         return factor, cap
 
+    def head_is_read(self, logits: Node) -> bool:
+        """Whether replay confirms what `head` says of the operators after the last projection."""
+        projected, factor, cap = self._projection(logits)
+        if projected is None or factor is None:
+            return True  # no factor is told
+        return is_head(self.graph, self.recording.constants, logits, projected, factor, cap)
+
     def end(self) -> Node | None:
         """The value that leaves the stack: as the module names it, else what its last projection reads."""
         named, logits = self.recording.hidden.get("decoder"), self.recording.logits
@@ -127,6 +135,18 @@ class Reader(Branches):
 
     def _head(self, logits: Node) -> tuple[Node | None, float | None, float | None]:
         """(what the last projection reads, factor, softcap)."""
+        node, factor, cap = self._projection(logits)
+        if node is None:
+            return None, None, cap
+        data = [a for a in node.all_input_nodes if self.graph.is_data(a)]
+        if len(data) != 1:
+            return None, None, cap
+        state = peel(data[0])
+        bare, before = self._scaled(state)
+        return bare, times(factor, before), cap
+
+    def _projection(self, logits: Node) -> tuple[Node | None, float | None, float | None]:
+        """(the last projection, factor and softcap after it)."""
         node, cap, factor = peel(logits), None, 1.0
         while op(node) not in PRODUCTS:
             capped = softcap(node)
@@ -143,12 +163,7 @@ class Reader(Branches):
             if len(data) != 1:
                 return None, None, cap
             node = peel(data[0])
-        data = [a for a in node.all_input_nodes if self.graph.is_data(a)]
-        if len(data) != 1:
-            return None, None, cap
-        state = peel(data[0])
-        bare, before = self._scaled(state)
-        return bare, times(factor, before), cap
+        return node, factor, cap
 
 
 def _unlike(adds: list[Add]) -> tuple[list[Add], Norm | None]:

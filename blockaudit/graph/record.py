@@ -7,9 +7,12 @@ as trusted: only classes that the installed transformers ships are built.
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -18,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from blockaudit.errors import told
 from blockaudit.graph import remote
 from blockaudit.graph.fused import FUSED
 from blockaudit.graph.pure import without_writes
@@ -26,6 +30,8 @@ from blockaudit.graph.weightless import mode_of
 
 # Sizes that no dimension of a model is likely to have, so that shapes tell rows from channels.
 BATCH, LENGTH, MEMORY = 2, 7, 13
+# The most parameters of a model that is built with real weights, where its code does not run without.
+_MOST_REAL = 200_000_000
 # Elements of the largest buffer whose values are looked at: a causal mask over two thousand positions.
 _LARGEST = 2**22
 
@@ -76,16 +82,18 @@ def record(
     import transformers
 
     transformers.logging.set_verbosity_error()
+    # Torch logs a traceback for every operator that fake tensors refuse; the reason is in the report.
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             return _record(transformers, dict(config), dtype, change, prepare, code)
         except remote.UntrustedError as error:
             raise RecordingError(str(error)) from error
-        except Exception as error:  # model code may raise anything at all: it is the thing under audit
-            raise RecordingError(
-                f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            ) from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # model code may raise anything at all: it is the thing under audit
+            raise RecordingError(told(error)) from error
 
 
 def _chosen(transformers: Any, data: dict[str, Any], code: str | None) -> tuple[Any, Any]:
@@ -137,18 +145,51 @@ def _record(
 
 
 def _built(config: Any, cls: Any, dtype: torch.dtype, prepare: Callable[[Any], None] | None, version: str) -> Recording:
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    """The recording under fake tensors; of a small model whose code reads values, or does without them, with real ones.
+
+    Raises whatever the class raises under fake tensors.
+    """
+    again = deepcopy(config)
+    try:
+        return _run(config, cls, dtype, prepare, version, FakeTensorMode(allow_non_fake_inputs=True))
+    except Exception:  # some code looks at its inputs, or builds itself in ways that fake tensors do not know
+        if not _is_small(again, cls):
+            raise
+        with suppress(Exception):  # the first reason is the one to tell
+            return _run(again, cls, dtype, prepare, version, None)
+        raise
+
+
+def _is_small(config: Any, cls: Any) -> bool:
+    """Whether a model may be built with its weights."""
+    try:
+        with torch.device("meta"):
+            model = cls._from_config(deepcopy(config))
+    except Exception:  # model code may raise anything at all
+        return False
+    return sum(p.numel() for p in model.parameters()) <= _MOST_REAL
+
+
+def _run(
+    config: Any,
+    cls: Any,
+    dtype: torch.dtype,
+    prepare: Callable[[Any], None] | None,
+    version: str,
+    fake: FakeTensorMode | None,
+) -> Recording:
+    mode = fake if fake is not None else nullcontext()
     stacked = bool(config.is_encoder_decoder)  # some classes change it in the config that they are given
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with fake:
+        with mode:
             model = cls._from_config(config, dtype=dtype).eval()
             if prepare is not None:
                 prepare(model)
     finally:
         torch.set_default_dtype(before)
-    with fake:
+    with mode:
         ids = torch.zeros(BATCH, LENGTH, dtype=torch.long)
         mask = torch.ones(BATCH, LENGTH, dtype=torch.long)
         takes = inspect.signature(model.forward).parameters
@@ -157,11 +198,11 @@ def _built(config: Any, cls: Any, dtype: torch.dtype, prepare: Callable[[Any], N
         # A decoder of an encoder-decoder's config is run with a memory, as its cross-attention is stored.
         if (stacked or getattr(config, "add_cross_attention", False)) and not two and "encoder_hidden_states" in takes:
             extra["encoder_hidden_states"] = torch.zeros(BATCH, MEMORY, config.hidden_size, dtype=dtype)
-    traced, outputs = _trace(model, fake, {"input_ids": ids, "attention_mask": mask, **extra})
+    traced, outputs = _trace(model, mode, {"input_ids": ids, "attention_mask": mask, **extra})
     return _recording(traced, outputs, model, version)
 
 
-def _trace(model: Any, fake: Any, inputs: dict[str, torch.Tensor]) -> tuple[GraphModule, list[str]]:
+def _trace(model: Any, mode: Any, inputs: dict[str, torch.Tensor]) -> tuple[GraphModule, list[str]]:
     """The recorded graph, and what its outputs are called."""
     within = inner_models(model)
     seen: dict[str, Any] = {}
@@ -188,11 +229,15 @@ def _trace(model: Any, fake: Any, inputs: dict[str, torch.Tensor]) -> tuple[Grap
                 handle.remove()
         keep(None, None, output)
         found = {"logits": getattr(output, "logits", None), "last": seen.get("last"), "encoder": seen.get("encoder")}
-        names[:] = [n for n, v in found.items() if v is not None]
+        names[:] = [n for n, v in found.items() if isinstance(v, torch.Tensor)]
         return [found[n] for n in names]
 
-    with fake:
-        traced = make_fx(forward, tracing_mode="real", _allow_non_fake_inputs=True)(*inputs.values())
+    with mode:
+        real = not isinstance(mode, FakeTensorMode)
+        trace = make_fx(
+            forward, tracing_mode="real", _allow_non_fake_inputs=True, _error_on_data_dependent_ops=not real
+        )
+        traced = trace(*inputs.values())
         return without_writes(traced, list(inputs.values())), names
 
 
@@ -232,10 +277,10 @@ def record_module(
         warnings.simplefilter("ignore")
         try:
             return _recording(_pure(forward, module, list(inputs.values())), names, module, "")
-        except Exception as error:  # a user's code may raise anything at all: it is the thing under audit
-            raise RecordingError(
-                f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            ) from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a user's code may raise anything at all: it is the thing under audit
+            raise RecordingError(told(error)) from error
 
 
 def _pure(forward: Any, module: torch.nn.Module, given: list[torch.Tensor]) -> GraphModule:
@@ -265,16 +310,26 @@ def example(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, **mask, **decoder}
 
 
-def _outputs(output: Any) -> dict[str, Any]:
-    """Logits and the last state of a Hugging Face output, a dict, a tuple or a plain tensor."""
+def _outputs(output: Any) -> dict[str, torch.Tensor]:
+    """Logits and the last state of a Hugging Face output, a dict, a tuple or a plain tensor.
+
+    Raises TypeError for anything else.
+    """
     if isinstance(output, torch.Tensor):
         return {"logits": output}
     if isinstance(output, tuple | list):
-        return {"logits": cast("Any", output[0])}
-    fields = cast("Any", output if isinstance(output, Mapping) else vars(output))
-    keys = {"logits": "logits", "last": "last_hidden_state", "encoder": "encoder_last_hidden_state"}
-    found = {name: fields.get(key) for name, key in keys.items()}
-    return {k: v for k, v in found.items() if v is not None}
+        found: dict[str, Any] = dict(zip(("logits",), cast("Any", output), strict=False))
+    else:
+        fields = cast("Any", output if isinstance(output, Mapping) else getattr(output, "__dict__", {}))
+        keys = {"logits": "logits", "last": "last_hidden_state", "encoder": "encoder_last_hidden_state"}
+        found = {name: fields.get(key) for name, key in keys.items()}
+    tensors = {k: v for k, v in found.items() if isinstance(v, torch.Tensor)}
+    if not tensors or tensors.keys() != {k for k, v in found.items() if v is not None}:
+        kind = type(cast("object", output)).__name__
+        raise TypeError(
+            f"forward returned {kind}: expected logits, or a tuple, dict or object that holds them, as tensors"
+        )
+    return tensors
 
 
 def _recording(traced: GraphModule, outputs: list[str], model: Any, version: str) -> Recording:

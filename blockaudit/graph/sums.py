@@ -51,6 +51,8 @@ class Sums(Values):
         if op(node) not in SUMS or len(shape(node)) < 2:
             return None
         terms = self._terms(node)
+        if len(terms) < 2:
+            return None  # a number that is added is no update
         for scaled in (False, True):
             # A shortcut that is read as it stands has no factor; one that is multiplied first is found behind it.
             for i, (term, factor) in enumerate(terms):

@@ -42,13 +42,15 @@ class Values:
     def _scaled(self, node: Node) -> tuple[Node, float | None]:
         """A value behind constant factors, and their product; None where a factor is no known number."""
         factor: float | None = 1.0
-        while op(node) in ("mul", "div", "mul_", "div_"):
+        while op(node) in ("mul", "div", "mul_", "div_") and not node.kwargs:  # a rounded quotient is none
             value, by = operand(node, 0), operand(node, 1)
             constant = number(node, 1)
             if value is None or (by is None and constant is None):
                 break
             if by is not None:
                 if self.graph.is_data(by) and not self.graph.is_data(value):
+                    if "div" in op(node):
+                        break  # a constant divided by a value
                     value, by = by, value
                 if self.graph.is_data(by) or shape(value) != shape(node):
                     break

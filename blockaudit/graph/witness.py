@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -42,18 +43,34 @@ def testify(bound: BoundManifest, config: Mapping[str, Any], code: str | None = 
         return Executed(Testimony("executed"), failure=f"how many layers {', '.join(unknown)} has cannot be told")
     short, depths = _shortened(bound, config, spans, max(MOST_LAYERS, _kinds_within(spans)))
     try:
-        recording = record(short, code=code)
+        recording, exact = _recorded(short, code)
     except RecordingError as error:
         return Executed(Testimony("executed"), failure=str(error))
-    try:
-        exact: Recording | None = record(short, torch.float32, code=code)
-    except RecordingError:
-        exact = None  # some operators exist in bfloat16 alone; its constants are then rounded ones
     random = dropout_fields.still(recording, exact)
     said, unread = _Speaker(bound, spans, recording, exact, depths).speak()
+    if recording is exact:
+        said = {f: s for f, s in said.items() if not f.endswith((".work_dtype", ".cast_order"))}
     training = record_training(_shortened(bound, config, spans, _kinds_within(spans))[0], code)
     said |= dropout_fields.speak([s.name for s in spans], training, bound.fields)
     return replace(_heard(said, unread, recording, recording.unread), random=random)
+
+
+def _recorded(config: Mapping[str, Any], code: str | None) -> tuple[Recording, Recording | None]:
+    """(bfloat16, which shows the casts; float32, whose constants are exact), as far as the class runs in each.
+
+    A class that runs in float32 alone is recorded once: casts are then not seen. Raises RecordingError.
+    """
+    try:
+        low = record(config, code=code)
+    except RecordingError:
+        low = None
+    try:
+        exact = record(config, torch.float32, code=code)
+    except RecordingError:
+        if low is None:
+            raise
+        return low, None  # some operators exist in bfloat16 alone; its constants are then rounded ones
+    return low or exact, exact
 
 
 @one_thread()
@@ -136,6 +153,10 @@ def testify_alone(recording: Recording, exact: Recording | None, training: Train
     spans = [StackSpan(n, 0, len(s.adds) // _period(s), None, "operators") for n, s in streams.items()]
     nobody = cast("BoundManifest", SimpleNamespace(fields={}, expected=()))
     said, unread = _Speaker(nobody, spans, recording, exact).speak()
+    for name, stream in streams.items():
+        odd = [b.update.name for a in stream.adds for b in a.branches if b.kind not in NAMES]
+        # Nobody else says what such a branch is.
+        unread += [f"{name}: {odd[0]}: a branch that mixes rows and is no attention has no kind"] if odd else []
     said |= dropout_fields.speak(list(streams), training, ())
     return replace(_heard(said, unread, recording), random=random)
 
@@ -144,7 +165,7 @@ def testify_class(config: Mapping[str, Any], code: str | None = None) -> Execute
     """What the class that `config` names executes, where no manifest speaks of it."""
     config = _cut(config)
     try:
-        recording, exact = record(config, code=code), record(config, torch.float32, code=code)
+        recording, exact = _recorded(config, code)
     except RecordingError as error:
         return Executed(Testimony("executed"), failure=str(error))
     training = record_training(config, code)
@@ -221,9 +242,7 @@ class _Speaker:
         exact = self._steps(span, numbers) if numbers else None
         if numbers is None or not exact or len(exact) != len(steps):
             numbers, exact = stream, steps
-        parallel = {len(s.add.branches) > 1 for s in steps}
-        if len(parallel) == 1:
-            self._say(f"{name}.parallel", parallel.pop())
+        self._agreed(f"{name}.parallel", [len(s.add.branches) > 1 for s in steps])
         for kind, layers in (("", tuple({s.layer: None for s in steps})), *span.kinds):
             mine = [(s, e) for s, e in zip(steps, exact, strict=True) if s.layer in layers]
             if mine:
@@ -249,14 +268,16 @@ class _Speaker:
         layers = dict.fromkeys(s.layer for s in steps)
         orders = [[s.branch.kind for s in steps if s.layer == n] for n in layers]
         qualified = f"{stack}[{kind}]" if kind else stack
-        if all(o == orders[0] for o in orders) and all(s.told and not s.branch.doubt for s in steps):
-            self._say(f"{qualified}.branch_order", orders[0], f"layers {min(layers)}-{max(layers)}")
+        if all(s.told and not s.branch.doubt for s in steps):
+            self._agreed(f"{qualified}.branch_order", orders, evidence=f"layers {min(layers)}-{max(layers)}")
         for name in dict.fromkeys(s.name for s in steps):
             owner = f"{stack}.{name}[{kind}]" if kind else f"{stack}.{name}"
             mine = [s for s in steps if s.name == name]
             self._branch(owner, mine)
             if name in _SCALES:
                 scales = [s.branch.scale for s in exact if s.name == name]
+                if None in scales and any(f is not None for f in scales):
+                    self.unread.append(f"{stack}: the factor on {name} is learned in some layers and not in others")
                 self._agreed(f"{stack}.residual.{_SCALES[name]}_branch_scale", scales)
         if not kind:
             factors = [s.add.shortcut_scale for s in exact]
@@ -331,11 +352,19 @@ class _Speaker:
         if all(v == values[0] for v in values):
             self._say(field, values[0], evidence)
             return
+        shown = self._odd(field, values)
+        rest = [v for v in values if v != shown]
+        first, count = values.index(shown), len(values) - len(rest)
+        elsewhere = max(rest, key=rest.count)
+        self._say(field, shown, f"in {count} of {len(values)} places, the first at {first}; elsewhere {elsewhere}")
+
+    def _odd(self, field: str, values: list[Any]) -> Any:
+        """The value to show where layers differ: the farthest from the declared one, which it is held against."""
+        declared = self.bound.fields.get(field)
+        if declared is not None and declared.known:
+            return max(values, key=lambda v: _distance(v, declared.value))
         common = max(values, key=values.count)
-        odd = [(i, v) for i, v in enumerate(values) if v != common]
-        self._say(
-            field, odd[0][1], f"in {len(odd)} of {len(values)} places, the first at {odd[0][0]}; elsewhere {common}"
-        )
+        return next(v for v in values if v != common)
 
     def _norm(self, owner: str, site: str, found: Iterable[Norm | None]) -> None:
         norms = list(found)
@@ -350,10 +379,21 @@ class _Speaker:
         node = reader.recording.logits
         if node is None:
             return
+        if not reader.head_is_read(node):
+            self.unread.append(f"{node.name}: replay does not confirm that the logits are scaled projections")
+            return
         scale, cap = reader.head(node)
         if scale is not None:
             self._say("logits.scale", scale)
         self._say("logits.softcap", cap)
+
+
+def _distance(value: Any, declared: Any) -> float:
+    """How far a value is from a declared one: infinitely, where they differ and are no numbers."""
+    if value == declared:
+        return 0.0
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (value, declared))
+    return abs(value - declared) if numbers else inf
 
 
 def _owner(field: str) -> str:

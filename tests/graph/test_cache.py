@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Barrier, Thread
@@ -174,6 +175,51 @@ def test_a_damaged_entry_is_written_anew(world: World, content: bytes, capfd: py
     assert world.asks_anew()
     assert not world.asks_anew()
     assert capfd.readouterr() == ("", "")
+
+
+def _sealed(data: bytes) -> bytes:
+    return blake2b(data, digest_size=32).digest() + data
+
+
+def test_an_entry_that_nests_without_end_is_none(world: World) -> None:
+    world.ask()
+    (entry,) = world.entries
+    said = entry.read_bytes()[32:]
+    deep = msgspec.msgpack.encode(["mlp"])
+    assert said.count(deep) == 1
+    entry.write_bytes(_sealed(said.replace(deep, b"\x91" * 100_000 + b"\xc0")))
+    assert world.asks_anew()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_what_is_no_file_is_not_waited_for(world: World) -> None:
+    world.ask()
+    (entry,) = world.entries
+    entry.unlink()
+    os.mkfifo(entry)
+    assert world.asks_anew()
+    assert not world.asks_anew()
+    entry.unlink()
+    entry.symlink_to("/dev/zero")
+    assert world.asks_anew()
+    assert not world.asks_anew()
+
+
+def test_an_entry_that_is_far_too_large_is_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.ask()
+    monkeypatch.setattr(cache, "_LARGEST", 10)
+    assert world.asks_anew()
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owner here")
+def test_what_another_user_wrote_is_not_believed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.ask()
+    own = world.entries[0].stat().st_uid
+    if own == 0:
+        os.chown(world.entries[0], 12345, -1)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: own + 1)
+    assert world.asks_anew()
 
 
 def test_an_entry_speaks_under_its_own_key_alone(world: World) -> None:

@@ -16,7 +16,7 @@ from blockaudit.graph import witness
 from blockaudit.manifest.bind import bind
 from blockaudit.manifest.load import library
 from blockaudit.reconcile.contract import same
-from blockaudit.resources import manifest_ids
+from blockaudit.resources import handmade_ids
 from tests.families import models
 
 # Fields that no operator of an eval graph shows, or that headers decide.
@@ -75,7 +75,7 @@ def _disagreements(family: str, config: dict[str, Any]) -> tuple[list[tuple[str,
     return wrong, silent
 
 
-@pytest.mark.parametrize("family", manifest_ids())
+@pytest.mark.parametrize("family", handmade_ids())
 def test_the_library_agrees_with_execution(family: str) -> None:
     assert _disagreements(family, _config(family)) == ([], [])
 

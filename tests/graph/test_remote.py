@@ -144,3 +144,22 @@ def test_no_socket_is_opened(tmp_path: Path) -> None:
     assert "opened:" not in done.stderr, done.stderr
     assert own.marker.exists()
     assert done.returncode == 1, done.stderr
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "raise BaseException('first line\\nsecond line')",
+        "raise SystemExit(0)",
+        "return None",
+        "y = super().forward(*args, **given); y.logits = 'x'; return y",
+    ],
+)
+def test_whatever_trusted_code_does_is_no_traceback(body: str, tmp_path: Path) -> None:
+    own = Own(tmp_path)
+    forward = f"    def forward(self, *args, **given):\n        {body}\n"
+    code = CODE.format(marker=str(own.marker)) + forward
+    (own.folder / "modeling_own.py").write_text(code, encoding="utf-8")
+    report = own.audited(True)
+    assert report.verdict != "accepted"
+    assert all("second line" not in f.message for f in report.findings)

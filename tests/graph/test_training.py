@@ -19,7 +19,7 @@ from blockaudit.graph.training import record_module_training, record_training
 from blockaudit.manifest.bind import bind
 from blockaudit.manifest.load import library
 from blockaudit.reconcile.contract import same
-from blockaudit.resources import manifest_ids
+from blockaudit.resources import handmade_ids
 from tests.families import models
 from tests.graph import droppers as d
 from tests.graph.test_families import _config as config_of  # pyright: ignore[reportPrivateUsage]
@@ -136,7 +136,7 @@ def _distinct(config: dict[str, Any]) -> dict[str, Any]:
     return {k: round(0.05 + STEP * i, 2) for i, k in enumerate(sorted(keys))}
 
 
-@pytest.mark.parametrize(("family", "changed"), [*((f, {}) for f in manifest_ids()), *FLIPS])
+@pytest.mark.parametrize(("family", "changed"), [*((f, {}) for f in handmade_ids()), *FLIPS])
 def test_the_library_declares_the_dropouts_that_run(family: str, changed: dict[str, Any]) -> None:
     config = config_of(family, **changed)
     config |= _distinct(config)

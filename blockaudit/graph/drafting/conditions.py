@@ -17,19 +17,39 @@ def of_config(there: Sequence[bool], envs: Sequence[Env], symbols: Sequence[str]
 
 
 def of_layers(
-    there: Sequence[frozenset[int]], layers: Sequence[Collection[int]], envs: Sequence[Env], symbols: Sequence[str]
+    there: Sequence[frozenset[int]],
+    layers: Sequence[Collection[int]],
+    envs: Sequence[Env],
+    symbols: Sequence[str],
+    *,
+    constants: bool = False,
 ) -> str | None:
-    """The same over `l`: where each sample has the thing in these layers of its own."""
+    """The same over `l`: where each sample has the thing in these layers of its own.
+
+    constants: the first few layers, or every second one, may be meant whatever the config says.
+    """
     wanted = [n in mine for mine, span in zip(there, layers, strict=True) for n in span]
 
     def column(test: Test) -> list[bool | None]:
         return [_tried(test, e, n) for e, span in zip(envs, layers, strict=True) for n in span]
 
-    atoms = [(t, column(f)) for t, f in (*_layer_atoms(envs, symbols), *_atoms(envs, symbols))]
+    fixed = _fixed() if constants else ()
+    atoms = [(t, column(f)) for t, f in (*_layer_atoms(envs, symbols), *_atoms(envs, symbols), *fixed)]
     return _simplest(wanted, atoms)
 
 
+def _fixed() -> Iterator[tuple[str, Test]]:
+    for c in (1, 2, 3, 4):
+        yield f"l < {c}", lambda _, n, c=c: n < c
+        yield f"l >= {c}", lambda _, n, c=c: n >= c
+        for m in range(c):
+            yield f"l % {c} == {m}", lambda _, n, c=c, m=m: n % c == m
+            yield f"l % {c} != {m}", lambda _, n, c=c, m=m: n % c != m
+
+
 def _simplest(wanted: list[bool], atoms: list[tuple[str, list[bool | None]]]) -> str | None:
+    if len(set(wanted)) == 1:
+        return str(wanted[0])
     useful: list[tuple[str, list[bool]]] = []
     seen: set[tuple[bool, ...]] = set()
     for text, column in atoms:

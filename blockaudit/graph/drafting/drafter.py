@@ -14,7 +14,7 @@ from blockaudit.graph.drafting.blocks import Read
 from blockaudit.graph.drafting.catalog import Unfit
 from blockaudit.graph.drafting.classes import heads
 from blockaudit.graph.drafting.dropping import dropouts
-from blockaudit.graph.drafting.explore import WIDTHS, Exploration, explore, generic, hint, own_keys
+from blockaudit.graph.drafting.explore import WIDTHS, Exploration, explore, generic, hint, own_keys, stuck
 from blockaudit.graph.drafting.samples import LAYER_KEYS, SampleError, changed, sample
 from blockaudit.graph.record import RecordingError
 
@@ -37,6 +37,9 @@ def draft(found: Exploration, tell: Callable[[str], None] = lambda _: None) -> d
 
     model_type, class_name = found.model_type, found.class_name
     tell(f"{len(found.samples)} samples, follows {', '.join(found.effective)}")
+    fixed = stuck(found)
+    if fixed:
+        raise Unfit(f"{', '.join(fixed)} could not be varied, so that what follows of it is not known")
     reads = list(_reads(found, tell))
     main: Any = getattr(transformers, class_name)
     prefix = _base(found, main)
@@ -172,7 +175,7 @@ def _flips(found: Exploration) -> Iterator[dict[str, Any]]:
     for key, many in found.single.items():
         for one in many:
             value, before = one.data.get(key), found.base.data.get(key)
-            flag = isinstance(value, bool) or value is None or before is None
+            flag = isinstance(value, bool | str) or value is None or before is None
             other = key not in LAYER_KEYS and set(one.keys) != named
             if flag or other or isinstance(value, list):
                 yield {key: value}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import random
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, cast
 
+from blockaudit.graph import tiny
 from blockaudit.graph.drafting.samples import ABSENT, LAYER_KEYS, Sample, SampleError, base, changed, sample
 
 _TOGETHER, _TRIES = 8, 28
@@ -74,7 +76,10 @@ def explore(model_type: str, class_name: str, seed: int = 1) -> Exploration:
     # A size that the code asks for and the config class does not have.
     hidden = [] if "head_dim" in data or not _asked(class_name, "head_dim") else ["head_dim"]
     for key in (*own_keys(data), *hidden):
-        for value in (16, 4) if key in hidden else _values(model_type, key, data[key]):
+        tried = (16, 4) if key in hidden else _values(model_type, key, data[key])
+        for value in _words(class_name, key) if isinstance(data.get(key), str) else tried:
+            if value == data.get(key):
+                continue
             try:
                 one = sample(class_name, changed(data, {key: value}))
             except SampleError:
@@ -84,14 +89,26 @@ def explore(model_type: str, class_name: str, seed: int = 1) -> Exploration:
             found.single.setdefault(key, []).append(one)
             if len(found.single[key]) >= 3:
                 break
-    for width in (k for k in WIDTHS if type(data.get(k)) is int and k not in found.single):
-        _linked(found, width)
+    for key in _sized(found):
+        _linked(found, key)
     _together(found, random.Random(seed))
     return found
 
 
+def _sized(found: Exploration) -> list[str]:
+    """Sizes that no sample has at another value than the base."""
+    data = found.base.data
+    sizes = [k for k in own_keys(data) if type(data[k]) is int and data[k] > 0 and (k in tiny.SIZES or k in LAYER_KEYS)]
+    return [k for k in sizes if k not in found.single]
+
+
+def stuck(found: Exploration) -> list[str]:
+    """Sizes that the code names and that could not be varied: a literal in a shape may be one of them."""
+    return [k for k in _sized(found) if _named(found.class_name, k)]
+
+
 def _linked(found: Exploration, width: str) -> None:
-    """A width that does not change alone, changed with each other size in turn."""
+    """A size that does not change alone, changed with each other size in turn."""
     data = found.base.data
     for key in (k for k in own_keys(data) if type(data[k]) is int and k not in (width, *LAYER_KEYS)):
         for times in (2, 3):
@@ -102,6 +119,8 @@ def _linked(found: Exploration, width: str) -> None:
             found.single.setdefault(width, []).append(one)
             if len(found.single.setdefault(key, [])) < times - 1:
                 found.single[key].append(one)
+            if len(found.single[width]) >= 4:
+                return
 
 
 def moved(found: Exploration, one: Sample) -> dict[str, Any]:
@@ -138,10 +157,27 @@ def _together(found: Exploration, chance: random.Random) -> None:
 
 
 def _asked(class_name: str, key: str) -> bool:
+    return f'"{key}"' in _source(class_name)
+
+
+def _named(class_name: str, key: str) -> bool:
+    return re.search(rf"\b{re.escape(key)}\b", _source(class_name)) is not None
+
+
+@cache
+def _source(class_name: str) -> str:
+    """The text of the file that holds a class."""
     import transformers
 
-    module = sys.modules[getattr(transformers, class_name).__module__]
-    return f'"{key}"' in inspect.getsource(module)
+    return inspect.getsource(sys.modules[getattr(transformers, class_name).__module__])
+
+
+def _words(class_name: str, key: str) -> Iterator[str]:
+    """Words that the code compares a field with."""
+    text = _source(class_name)
+    yield from dict.fromkeys(re.findall(rf"\b{re.escape(key)}\s*[!=]=\s*[\"']([\w-]+)[\"']", text))
+    for listed in re.findall(rf"\b{re.escape(key)}\s+(?:not\s+)?in\s+[\[({{]([^\])}}]*)", text):
+        yield from re.findall(r"[\"']([\w-]+)[\"']", listed)
 
 
 def _took(one: Sample, key: str, value: Any) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import keyword
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, cast
 
-from blockaudit.graph.drafting import conditions, fit, words
+from blockaudit.graph.drafting import conditions, fit, implied, words
 from blockaudit.graph.drafting.catalog import Template, Unfit
 from blockaudit.graph.drafting.explore import Exploration, own_keys, without
 from blockaudit.graph.drafting.samples import LAYER_KEYS, Sample
@@ -236,7 +237,25 @@ class Symbols:
         text = conditions.of_layers(there, spans, envs, self.names(moved))
         if text is None:
             raise Unfit(f"{what} is in some layers, and no condition on them tells which")
-        return self.use(text)
+        return self.use(self._or_implied(text, what))
+
+    def _or_implied(self, text: str, what: str) -> str:
+        """The condition, and what it is where config.json lacks the list that it reads. Raises Unfit."""
+        read = re.fullmatch(r"(\w+)\[l\] (==|!=) (\S+)", text)
+        if read is None:
+            if "[l]" in text:
+                raise Unfit(f"{what} follows several lists of layers")
+            return text
+        name, sign, entry = read[1], read[2], ast.literal_eval(read[3])
+        found = implied.rule(self.found, self.keys[name], self.by_key, entry, equal=sign == "==")
+        if found is None:
+            raise Unfit(f"{what} follows {self.keys[name]}, and what the class implies without it follows no key")
+        for key, default in found.legacy.items():
+            self.keys.setdefault(key, key)
+            self.by_key.setdefault(key, key)
+            self._bound[key] = {"config": key, "default": default}
+        self._envs.clear()
+        return f"{text} if {name} is not None else {found.text}"
 
     def real(self, ys: Sequence[float | None], samples: Sequence[Sample], what: str) -> Any:
         """A literal, or the bound value that a factor, epsilon or cap follows. Raises Unfit."""

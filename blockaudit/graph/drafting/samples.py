@@ -142,8 +142,8 @@ def _head(model: Any, named: dict[str, torch.Tensor]) -> str:
         head = model.get_output_embeddings()
     except (AttributeError, NotImplementedError):
         return ""
-    weight = getattr(head, "weight", None)
-    return next((n for n, p in named.items() if p is weight and not n.endswith("bias") and "embed" not in n), "")
+    name = next((n for n, module in model.named_modules() if module is head), None)
+    return f"{name}.weight" if name is not None and f"{name}.weight" in named else ""
 
 
 def _buffers(model: Any) -> dict[str, torch.Tensor]:
