@@ -14,7 +14,7 @@ from blockaudit.graph.drafting import conditions
 from blockaudit.graph.drafting.explore import Exploration, own_keys
 from blockaudit.graph.drafting.samples import ABSENT, LAYER_KEYS, changed
 
-_DEFAULTS = (0, 1, 2, 3, 4)
+_DEFAULTS: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def rule(found: Exploration, key: str, names: Mapping[str, str], entry: Any, *, 
     there = [frozenset(n for n, e in enumerate(entries) if (e == entry) is equal) for _, entries in made]
     symbols = [names.get(k, k) for k in moving]
     unkept = [k for k in moving if k in legacy]
-    for chosen in product(_DEFAULTS, repeat=len(unkept)):
+    for chosen in product(*(_same(found, key, k) for k in unkept)):
         defaults = dict(zip(unkept, chosen, strict=True))
         envs = [{names.get(k, k): e.get(k, defaults.get(k)) for k in moving} for e, _ in made]
         text = conditions.of_layers(there, spans, envs, symbols, constants=not moving) if made else None
@@ -68,11 +68,19 @@ def _legacy(found: Exploration) -> list[str]:
     return [k for k in keys if k not in own_keys(found.base.data)]
 
 
+def _same(found: Exploration, key: str, legacy: str) -> list[int]:
+    """Values of a key that give the list that the class makes without it."""
+    base = found.base.data
+    plain = _list(found, key, base)
+    given = [(v, _list(found, key, {**base, legacy: v})) for v in _DEFAULTS]
+    return [v for v, made in given if plain is not None and made is not None and made[1] == plain[1]]
+
+
 def _made(found: Exploration, key: str, moving: list[str]) -> Iterator[tuple[dict[str, Any], list[Any]]]:
     """(values of a config, the list that the class makes where it has none), over depths and the keys that move it."""
     deeper = [one for k, many in found.single.items() if k in LAYER_KEYS for one in many]
     for one in (found.base, *deeper[:3]):
-        for chosen in product((None, 1, 2, 3), repeat=len(moving)):
+        for chosen in product((None, 0, 1, 2, 3), repeat=len(moving)):
             more = {k: v for k, v in zip(moving, chosen, strict=True) if v is not None}
             made = _list(found, key, {**one.data, **more})
             if made is not None:
