@@ -18,7 +18,7 @@ from blockaudit.graph.norms import Norm
 from blockaudit.graph.reader import Reader
 from blockaudit.graph.record import Recording, RecordingError, record
 from blockaudit.graph.steps import NAMES, Step, of_stack
-from blockaudit.graph.stream import Stream
+from blockaudit.graph.stream import Branch, Stream
 from blockaudit.graph.tiny import LAYER_KEYS
 from blockaudit.graph.training import Training, record_training
 from blockaudit.records.bound import BoundManifest, StackSpan
@@ -299,7 +299,7 @@ class _Speaker:
         if all(s.told for s in steps):
             self._agreed(f"{owner}.kind", [s.branch.kind for s in steps])
         shared = [self._shared(s) for s in steps]
-        self._agreed(f"{owner}.reads", [s or "state" for s in shared])
+        self._agreed(f"{owner}.reads", [by or _read(s.branch) for s, by in zip(steps, shared, strict=True)])
         if f"{owner}.softcap" in self.bound.fields or any(s.branch.softcap for s in steps):
             self._agreed(f"{owner}.softcap", [s.branch.softcap for s in steps], none=True)
         route = self.routes.get(owner.partition("[")[0])
@@ -394,6 +394,13 @@ def _distance(value: Any, declared: Any) -> float:
         return 0.0
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (value, declared))
     return abs(value - declared) if numbers else inf
+
+
+def _read(branch: Branch) -> str:
+    """What a branch takes its input from, where it is no other branch's norm."""
+    if branch.origin is not None:
+        return "an earlier state"
+    return "state" if branch.beside is None else "state, and an earlier value beside it"
 
 
 def _owner(field: str) -> str:
