@@ -17,6 +17,17 @@ from blockaudit.graph.weightless import Weightless
 
 def build(candidate: str, source: str | None, dtype: torch.dtype) -> torch.nn.Module:
     """The module that the user's file makes. Raises RequestError, with what went wrong in one line."""
+    made = made_by(candidate, source, dtype)
+    if isinstance(made, torch.nn.Module):
+        return made
+    raise RequestError(
+        f"--candidate {candidate}: it returned an object with trace(), which has no operators to read: return "
+        "the torch.nn.Module itself, or judge its traces with `blockaudit conform`"
+    )
+
+
+def made_by(candidate: str, source: str | None, dtype: torch.dtype, device: str = "cpu") -> Any:
+    """What the user's file makes: a module, or an object with `trace`. Raises RequestError."""
     path, _, name = candidate.rpartition(":")
     if not path.endswith(".py") or not name.isidentifier():
         raise RequestError(f"--candidate {candidate!r}: expected FILE.py:NAME")
@@ -26,13 +37,8 @@ def build(candidate: str, source: str | None, dtype: torch.dtype) -> torch.nn.Mo
     make = getattr(module, name, None)
     if not callable(make):
         raise RequestError(f"--candidate: {path} defines no callable {name!r}")
-    made = _guarded(candidate, lambda: make(source, device="cpu", dtype=dtype))
-    if not isinstance(made, torch.nn.Module) and callable(getattr(made, "trace", None)):
-        raise RequestError(
-            f"--candidate {candidate}: {name} returned an object with trace(), which has no operators to read: return "
-            "the torch.nn.Module itself, or judge its traces with `blockaudit conform`"
-        )
-    if not isinstance(made, torch.nn.Module):
+    made = _guarded(candidate, lambda: make(source, device=device, dtype=dtype))
+    if not isinstance(made, torch.nn.Module) and not callable(getattr(made, "trace", None)):
         raise RequestError(f"--candidate {candidate}: {name} returned {type(made).__name__}, not a torch.nn.Module")
     return made
 

@@ -13,6 +13,7 @@ from torch.fx.node import map_aggregate  # pyright: ignore[reportUnknownVariable
 
 from blockaudit.graph.pure import without_writes, writes
 from blockaudit.graph.record import Recording, inner_models
+from blockaudit.graph.weightless import mode_of
 
 _VIEW: Any = torch.ops.aten.view.default
 _RESHAPE: Any = torch.ops.aten.reshape.default
@@ -64,7 +65,7 @@ def record_model(model: Any, inputs: Mapping[str, torch.Tensor], version: str = 
         names[:] = found
         return list(found.values())
 
-    traced = _traced(run, list(inputs.values()))
+    traced = _traced(run, list(inputs.values()), mode_of(model))
     tensors: dict[int, str] = {id(p): n for n, p in (*model.named_parameters(), *model.named_buffers())}
     stored = set(model.state_dict())
     labels: dict[str, str] = {}
@@ -81,9 +82,12 @@ def record_model(model: Any, inputs: Mapping[str, torch.Tensor], version: str = 
     return Recording(traced, labels, constants, hidden, ends.get("logits"), type(model).__name__, version)
 
 
-def _traced(run: Any, given: list[torch.Tensor]) -> Any:
-    """Operators under fake inputs, as the audit records them; with the tokens themselves where the code reads data."""
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
+def _traced(run: Any, given: list[torch.Tensor], fake: FakeTensorMode | None = None) -> Any:
+    """Operators under fake inputs, as the audit records them; with the tokens themselves where the code reads data.
+
+    fake: the mode of weights that are fake already.
+    """
+    fake = fake or FakeTensorMode(allow_non_fake_inputs=True)
     with fake:
         faked = [fake.from_tensor(v) for v in given]
     try:

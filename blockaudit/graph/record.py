@@ -96,7 +96,7 @@ def record(
             raise RecordingError(told(error)) from error
 
 
-def _chosen(transformers: Any, data: dict[str, Any], code: str | None) -> tuple[Any, Any]:
+def chosen(transformers: Any, data: dict[str, Any], code: str | None) -> tuple[Any, Any]:
     """(config, class): the named class where the library has it, else the auto class's choice for the config.
 
     A class of the checkpoint's own code is only ever taken where the library has none of its name. Raises ValueError,
@@ -132,7 +132,7 @@ def _record(
     prepare: Callable[[Any], None] | None,
     code: str | None,
 ) -> Recording:
-    config, cls = _chosen(transformers, data, code)
+    config, cls = chosen(transformers, data, code)
     config._attn_implementation = "eager"
     config._experts_implementation = "batched_mm"
     config.dtype = dtype

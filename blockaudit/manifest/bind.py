@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from blockaudit.manifest import grammar
 from blockaudit.manifest.fields import branch_fields, norm_fields, stack_fields
+from blockaudit.manifest.functions import branch_functions, head_functions, stack_functions
 from blockaudit.manifest.values import Resolver
 from blockaudit.manifest.view import owner_of
 from blockaudit.records.bound import BoundManifest, ExpectedTensor, Resolved, StackSpan
@@ -48,6 +49,7 @@ class _Binder:
         self.manifest = manifest
         self.resolver = Resolver(manifest.dims, config, pins=pins, observed=observed)
         self.fields: dict[str, Resolved] = {}
+        self.functions: dict[str, Resolved] = {}
         self.expected: list[ExpectedTensor] = []
         self.spans: list[StackSpan] = []
         self.class_name, self.spec = _class_of(manifest, config_classes(config) or ([class_name] if class_name else []))
@@ -74,6 +76,7 @@ class _Binder:
         self.fields |= {
             f"tie.{t.template}": replace(t.tied, value=bool(t.tied.value)) for t in self.expected if t.tied is not None
         }
+        self.functions |= head_functions(self.manifest, self.resolver)
         return BoundManifest(
             manifest=self.manifest,
             class_name=self.class_name,
@@ -85,6 +88,7 @@ class _Binder:
             foreign=foreign,
             problems=tuple(self.resolver.problems),
             consumed=frozenset(self.resolver.consumed),
+            functions=self.functions,
         )
 
     def _dim(self, name: str) -> Resolved:
@@ -107,6 +111,7 @@ class _Binder:
         if not stack.ignored:
             active = [b for b in stack.branches if self._when(b.when, layers or (0,))[1] is not False]
             self.fields |= stack_fields(stack, active, self.manifest, self.resolver, kinds)
+            self.functions |= stack_functions(stack, self.resolver)
         for tensor in stack.embedding:
             self.expected.extend(self._tensor(tensor, f"{stack.name}.embedding", "embedding", **where))
         for tensor in stack.tensors:
@@ -135,6 +140,7 @@ class _Binder:
         owner = owner_of(branch, stack)
         if not where["ignored"]:
             self.fields |= branch_fields(owner, branch, self.resolver)
+            self.functions |= branch_functions(owner, branch, mine, self.resolver)
         for site, norm in branch.norms.items():
             self._norm(f"{owner}.{site}", site, norm, mine, where, sure=present is True)
         for tensor in branch.tensors:

@@ -19,6 +19,7 @@ from blockaudit.records.manifest import (
     Residual,
     Scale,
     Stack,
+    Struct,
     Subset,
     TensorSpec,
 )
@@ -54,6 +55,8 @@ def _values(manifest: Manifest) -> Iterator[Place]:
         yield f"{place}.bias", spec.bias
         yield f"{place}.tie", spec.tie
         yield f"{place}.when", spec.when
+    if manifest.head is not None:
+        yield from _of_function("head", manifest.head)
 
 
 def tensor_specs(manifest: Manifest) -> Iterator[tuple[str, TensorSpec]]:
@@ -78,6 +81,8 @@ def _of_stack(stack: Stack) -> Iterator[Place]:
     yield from _of_count(f"{stack.name}.stored_layers", stack.stored_layers)
     if stack.residual is not UNSET:
         yield from _of_residual(f"{stack.name}.residual", stack.residual)
+    if stack.inputs is not None:
+        yield from _of_function(f"{stack.name}.inputs", stack.inputs)
     for branch in stack.branches:
         yield from _of_branch(f"{stack.name}.{branch.name}", branch)
 
@@ -91,6 +96,19 @@ def _of_branch(place: str, branch: Branch) -> Iterator[Place]:
     yield f"{place}.reads", branch.reads
     yield f"{place}.softcap", branch.softcap
     yield f"{place}.when", branch.when
+    for function in (branch.attention, branch.feed_forward):
+        if function is not None:
+            yield from _of_function(place, function)
+
+
+def _of_function(place: str, function: Struct) -> Iterator[Place]:
+    """Every value of what a branch, an embedding or a head computes, the parts of parts too."""
+    for name in function.__struct_fields__:
+        value = getattr(function, name)
+        if isinstance(value, Struct) and not isinstance(value, Bound):
+            yield from _of_function(f"{place}.{name}", value)
+        else:
+            yield f"{place}.{name}", value
 
 
 def _of_norm(place: str, norm: Norm) -> Iterator[Place]:
@@ -132,7 +150,7 @@ def _expressions(manifest: Manifest) -> Iterator[tuple[str, str]]:
     """Texts that are expressions, with their place."""
     yield from ((f"axes.{name}", text) for name, text in manifest.axes.items())
     for place, value in _values(manifest):
-        if place.endswith(".when") and isinstance(value, str):
+        if place.endswith("when") and isinstance(value, str):
             yield place, value
     for stack in manifest.stacks:
         yield from ((f"{stack.name}.layer_kinds", text) for text in stack.layer_kinds.values())

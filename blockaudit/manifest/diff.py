@@ -9,6 +9,7 @@ from typing import Any, Literal
 from blockaudit import resources
 from blockaudit.manifest.align import align
 from blockaudit.manifest.bind import bind
+from blockaudit.manifest.diff_functions import differing
 from blockaudit.records.bound import BoundManifest, ExpectedTensor, Resolved
 from blockaudit.records.manifest import Bound, Manifest
 
@@ -56,7 +57,7 @@ def compare(a: Manifest, b: Manifest) -> Comparison:
     shared = {key: size for key, size in _sizes(a, one).items() if key in known}
     at_one, at_two = bind(a, shared), bind(b, shared)
     names = tuple(Difference(what, mine, other, "nothing") for what, mine, other in renamed)
-    contract = (*names, *_contract(at_one, at_two), *_kinds(at_one, at_two))
+    contract = (*names, *_contract(at_one, at_two), *_kinds(at_one, at_two), *_functions(at_one, at_two))
     return Comparison(contract, _dims(one, two), _keys(one, two))
 
 
@@ -108,6 +109,14 @@ def _contract(one: BoundManifest, two: BoundManifest) -> tuple[Difference, ...]:
         elif a is not None and b is not None and a.keys != b.keys and not (a.pinned or b.pinned):
             found.append(Difference(field, a.bytes_read, b.bytes_read, "nothing"))
     return tuple(found)
+
+
+def _functions(one: BoundManifest, two: BoundManifest) -> tuple[Difference, ...]:
+    """What branches, embeddings and heads compute."""
+    runs = {span.name: span.run or 0 for span in two.spans}
+    depths = {span.name: min(span.run or 0, runs.get(span.name, 0)) for span in one.spans}
+    found = differing(one.functions, two.functions, depths)
+    return tuple(Difference(f, a, b, "size" if sized else changes(f)) for f, a, b, sized in found)
 
 
 def _follows(field: str, one: dict[str, Resolved], two: dict[str, Resolved]) -> bool:

@@ -67,7 +67,9 @@ class _Pins:
             return self._bound(value, place)
         if isinstance(value, Struct):
             changed = {
-                name: self._when(inner, place) if name == "when" else self.freeze(inner, f"{place}.{name}".lstrip("."))
+                name: self._when(inner, place)
+                if name.endswith("when")
+                else self.freeze(inner, f"{place}.{name}".lstrip("."))
                 for name in value.__struct_fields__
                 if (inner := getattr(value, name)) is not UNSET
             }

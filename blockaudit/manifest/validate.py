@@ -54,6 +54,13 @@ def any_manifest(data: bytes, path: str) -> tuple[str, AnyManifest]:
     return kind, _record(found, KINDS[kind], path)
 
 
+def document_of(kind: str, record: type[_Record], data: bytes, path: str) -> _Record:
+    """A document that is no manifest (a tolerance policy), held to the schema `kind` and read into its record."""
+    found = _object(data, path)
+    _validate(found, kind, data, path)
+    return _record(found, record, path)
+
+
 def _object(data: bytes, path: str) -> dict[str, Any]:
     found = document.parse(data, path)
     if not isinstance(found, dict):

@@ -11,7 +11,7 @@ from blockaudit.reconcile.audit import Reconciled
 from blockaudit.records.binding import Binding
 from blockaudit.records.bound import BoundManifest
 from blockaudit.records.checkpoint import Checkpoint
-from blockaudit.records.contract import Executed
+from blockaudit.records.contract import Executed, Testimony
 from blockaudit.records.manifest import Manifest
 
 # Asks the executed witness about a bound manifest.
@@ -26,11 +26,13 @@ def reconcile(
     whole: bool,
     pins: bool = True,
     execute: Execute | None = None,
+    measured: Testimony | None = None,
 ) -> Reconciled:
     """The checkpoint against this manifest. `whole` compares every byte of tied tensors, else sampled blocks.
 
     Without `pins` the tensors are held to what config.json says now, whatever the manifest froze. `execute` asks the
-    executed witness, where the level asks for it.
+    executed witness, where the level asks for it. `measured` is what the numbers say; where they were asked, no field
+    is required of the executed witness.
     """
     bound, binding = _bound(checkpoint, manifest, config, pins)
     live = bind(manifest, config, pins=False, class_name=bound.class_name) if bound.pinned else bound
@@ -43,7 +45,9 @@ def reconcile(
     executed = execute(bound) if execute is not None else None
     if executed is not None:
         said.append(executed.testimony)
-    rows = contract.reconcile(said, graph=executed is not None)
+    if measured is not None:
+        said.append(measured)
+    rows = contract.reconcile(said, graph=executed is not None and measured is None)
     return Reconciled(bound, binding, account, vectors, tied, rows, executed)
 
 

@@ -12,6 +12,7 @@ from blockaudit.reconcile.ties import Tie
 from blockaudit.records.binding import Binding
 from blockaudit.records.bound import BoundManifest
 from blockaudit.records.checkpoint import Checkpoint
+from blockaudit.records.conformance import Conformance
 from blockaudit.records.contract import ContractRow, Executed
 
 
@@ -51,6 +52,7 @@ class Audit(msgspec.Struct, frozen=True):
     nearest_score: float = 0.0
     non_finite: tuple[NonFiniteTensor, ...] = ()
     alone: Executed | None = None  # what the class executes, where no manifest was chosen
+    conformance: Conformance | None = None  # where the numbers were compared
 
     @property
     def run(self) -> Executed | None:

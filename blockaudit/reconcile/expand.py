@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from blockaudit.records.bound import ExpectedTensor
+from blockaudit.records.layers import ranges as ranges
 
 _AXIS = re.compile(r"\{(\w+)\}")
 
@@ -49,17 +50,6 @@ def layer_of(key: str, head: str) -> int | None:
         return None
     number, _, _ = key[len(head) :].partition(".")
     return int(number) if number.isdecimal() and len(number) < 10 else None
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """`0-31`, `1, 4-6`: numbers as runs."""
-    runs: list[list[int]] = []
-    for n in sorted(set(numbers)):
-        if runs and n == runs[-1][1] + 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def pattern(template: str) -> re.Pattern[str]:

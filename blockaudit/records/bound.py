@@ -93,8 +93,10 @@ class BoundManifest(msgspec.Struct, frozen=True):
     foreign: tuple[ExpectedTensor, ...]
     problems: tuple[Fault, ...]
     consumed: frozenset[str]
+    # What branches, embedding and head compute: no rows of the contract, for no other witness speaks of it.
+    functions: dict[str, Resolved] = {}
 
     @property
     def pinned(self) -> bool:
         """Whether the manifest froze any value, so that config.json is a witness of its own."""
-        return any(v.pinned for v in (*self.fields.values(), *self.dims.values()))
+        return any(v.pinned for v in (*self.fields.values(), *self.dims.values(), *self.functions.values()))

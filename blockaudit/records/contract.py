@@ -15,13 +15,15 @@ class Statement(msgspec.Struct, frozen=True):
 
     `bytes_read` names the bytes that the value was read from (`config.json: rms_norm_eps`); two statements with the
     same `bytes_read` are one witness (contract section 1). One that is not `known` only names the field: the witness
-    has it and cannot read its value.
+    has it and cannot read its value. `layers` names the layers that it speaks of, where they are not all
+    (`0-3, 7`): the numbers may show a value in one layer that no other has.
     """
 
     value: Any
     evidence: str
     bytes_read: str
     known: bool = True
+    layers: str = ""
 
 
 class Testimony(msgspec.Struct, frozen=True):

@@ -12,29 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from blockaudit.records.functions import Attention, FeedForward, Head, Inputs
+from blockaudit.records.values import Bound, Struct, Value
 
-class Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Closed and immutable, as every record of a manifest is."""
-
-
-class Bound(Struct, frozen=True, rename={"if_": "if", "else_": "else"}):
-    """A value that the manifest does not hold itself.
-
-    Exactly one of: `config` (a key of config.json, dotted for nested ones, or several spellings; `default` is the class
-    default that an absent or null key implies), `expr` (arithmetic over `dims`), `if` with `then` and `else`.
-    `pinned` freezes the value: it is what the manifest declares, and what config.json says now is held against it.
-    """
-
-    config: str | tuple[str, ...] | None = None
-    default: Value = None
-    expr: str | None = None
-    if_: str | None = None
-    then: Value = None
-    else_: Value = None
-    pinned: Any = UNSET
-
-
-Value = int | float | bool | str | list[Any] | Bound | None
 
 NormFamily = Literal[
     "layernorm", "layernorm_std_eps", "rmsnorm", "prmsnorm", "scalenorm", "groupnorm", "instancenorm", "batchnorm",
@@ -113,6 +93,8 @@ class Branch(Struct, frozen=True):
     score_route: Literal["none", "sum", "mean"] = "none"
     norms: dict[str, Norm] = {}
     tensors: list[TensorSpec] = []
+    attention: Attention | None = None
+    feed_forward: FeedForward | None = None
 
 
 class Scale(Struct, frozen=True):
@@ -162,14 +144,19 @@ class Dropout(Struct, frozen=True):
 
 
 class Stack(Struct, frozen=True):
-    """A sequence of layers over one state. `layers` counts those run, `stored_layers` those on disk (ALBERT: fewer)."""
+    """A sequence of layers over one state. `layers` counts those run, `stored_layers` those on disk (ALBERT: fewer).
+
+    `layer_axis` is the axis of templates that counts layers within one that is stored.
+    """
 
     name: str
     layers: Value
     first_layer: Value = 0
     stored_layers: Value = None
     layer_kinds: dict[str, str] = {}
+    layer_axis: str | None = None
     parallel: Value = False
+    inputs: Inputs | None = None
     embedding: list[TensorSpec] = []
     embedding_scale: Value = 1.0
     embedding_norm: Norm | None = None
@@ -223,4 +210,5 @@ class Manifest(Struct, frozen=True):
     stacks: list[Stack] = []
     parts: dict[str, list[TensorSpec]] = {}
     buffers: list[TensorSpec] = []
+    head: Head | None = None
     config_reads: list[str] = []

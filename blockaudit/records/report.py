@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from blockaudit.records.conformance import Conformance
 from blockaudit.records.contract import ContractRow
 
 Severity = Literal["error", "warning", "note"]
@@ -66,6 +67,7 @@ class Report(msgspec.Struct, frozen=True):
     version: str
     gates: tuple[dict[str, Any], ...] = ()
     evaluation_state: dict[str, Any] = {}
+    conformance: Conformance | None = None  # of kind `conformance` alone
 
     @property
     def exit_status(self) -> int:

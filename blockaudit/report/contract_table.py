@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from blockaudit.records.contract import WITNESSES, ContractRow, Witness
+from blockaudit.records.layers import spoken
 from blockaudit.report.escape import escape
 from blockaudit.report.layout import Line, Span, cut, table
 from blockaudit.report.words import value
@@ -42,7 +43,14 @@ def _group(name: str, rows: Sequence[ContractRow], witnesses: Sequence[Witness])
 def _row(row: ContractRow, name: str, witnesses: Sequence[Witness]) -> list[Span]:
     mark, style = _mark(row)
     shade = style if row.agrees is False else "" if row.agrees else "dim"
-    return [(f"    {escape(name)}", shade), *((value(row.value(w)), shade) for w in witnesses), (mark, style)]
+    return [(f"    {escape(name)}", shade), *((_said(row, w), shade) for w in witnesses), (mark, style)]
+
+
+def _said(row: ContractRow, witness: Witness) -> str:
+    """A witness's value, with the layers that it speaks of where they are not all."""
+    statement = row.statements.get(witness)
+    layers = spoken(statement.layers) if statement is not None else ""
+    return f"{value(row.value(witness))} ({layers})" if layers else value(row.value(witness))
 
 
 def _mark(row: ContractRow) -> Span:

@@ -9,7 +9,9 @@ import msgspec
 
 from blockaudit.errors import RequestError
 from blockaudit.records.contract import WITNESSES, ContractRow, Statement, Witness
+from blockaudit.records.layers import spoken
 from blockaudit.records.report import Finding, ManifestChoice, Report, Subject
+from blockaudit.report import conformance_json
 from blockaudit.report.plain import plain
 
 FORMAT = "json"
@@ -54,6 +56,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         "not_checked": list(report.not_checked),
         "gates": plain(report.gates),
         "evaluation_state": plain(report.evaluation_state),
+        **({} if report.conformance is None else {"conformance": conformance_json.to_dict(report.conformance)}),
         "summary": _summary(report),
     }
 
@@ -86,8 +89,13 @@ def _row(row: ContractRow) -> dict[str, Any]:
         "field": row.field,
         **{w: plain(row.value(w)) for w in WITNESSES},
         "agrees": row.agrees,
-        "evidence": {w: statement.evidence for w, statement in said.items()},
+        "evidence": {w: _evidence(statement) for w, statement in said.items()},
     }
+
+
+def _evidence(said: Statement) -> str:
+    """Where a value was read, with the layers that it speaks of where they are not all."""
+    return f"{spoken(said.layers)}: {said.evidence}" if said.layers else said.evidence
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
@@ -135,6 +143,7 @@ def from_dict(document: dict[str, Any]) -> Report:
         version=document["tool"]["version"],
         gates=tuple(document["gates"]),
         evaluation_state=document["evaluation_state"],
+        conformance=conformance_json.from_dict(document["conformance"]) if "conformance" in document else None,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from blockaudit.records.report import Report, Verdict
+from blockaudit.report import conformance
 from blockaudit.report.contract_table import contract_table
 from blockaudit.report.escape import escape
 from blockaudit.report.findings import findings
@@ -17,12 +18,18 @@ STREAMS = True
 
 _STYLE: dict[Verdict, str] = {"accepted": "good", "rejected": "bad", "unverified": "warn"}
 # Findings that leave an audit unverified by themselves (contract section 4).
-_UNVERIFYING = ("unknown-architecture", "adapter-only", "config-missing", "graph-unclassified")
+_UNVERIFYING = (
+    "unknown-architecture", "adapter-only", "config-missing", "graph-unclassified", "site-missing",
+    "probe-insufficient",
+)  # fmt: skip
 
 
 def render(report: Report, color: bool = False, width: int = 100, brief: bool = False) -> str:
     """The whole report; `brief` keeps the verdict and the findings."""
     lines = [*_verdict(report, width), *_subject(report, width), *findings(report.findings, width)]
+    if report.conformance is not None:
+        show = conformance.brief if brief else conformance.conformance
+        lines += show(report.conformance, width)
     if not brief:
         lines += contract_table(report.contract, width)
         lines += _gates(report, width)

@@ -11,6 +11,7 @@ from blockaudit.reconcile.audit import Audit
 from blockaudit.reconcile.contract import same
 from blockaudit.records.binding import TemplateBinding
 from blockaudit.records.contract import ContractRow, Statement, Witness
+from blockaudit.records.layers import spoken
 from blockaudit.records.report import Finding, Severity
 
 Check = Callable[[Audit], Iterable[Finding]]
@@ -73,7 +74,8 @@ def from_rows(rule: Rule, audit: Audit, wanted: Callable[[str], bool]) -> Iterat
     """Disagreeing contract rows whose field `wanted` accepts; sites that disagree in the same way are one finding."""
     groups: dict[str, list[ContractRow]] = {}
     for row in disagreeing(audit, wanted):
-        values = tuple((w, s.value, s.evidence) for w, s in row.statements.items())
+        # Measured evidence cites the numbers of its own site: what it says, and of which layers, is what sites share.
+        values = tuple((w, s.value, s.layers if w == "measured" else s.evidence) for w, s in row.statements.items())
         groups.setdefault(repr((row.field.rpartition(".")[2], values)), []).append(row)
     for rows in groups.values():
         yield row_finding(rule, rows)
@@ -89,24 +91,32 @@ def row_finding(rule: Rule, rows: Sequence[ContractRow], severity: Severity | No
     """One finding for rows that disagree in the same way."""
     first = rows[0]
     subject, _, name = first.field.rpartition(".")
-    said, declared, witness, other = opposed(first)
+    said, declared, _, other = opposed(first)
+    odd = against(first)
+    alike = [(w, s) for w, s in odd if same(s.value, other.value)]
+    where = next((f" in {spoken(s.layers)}" for _, s in alike if s.layers), "")
     also = f"; the same at {', '.join(r.field.rpartition('.')[0] for r in rows[1:])}" if len(rows) > 1 else ""
+    voices = " and ".join(w for w, _ in alike)
     return rule.finding(
         subject,
-        f"{name} is {said} {shown(declared.value)} and {witness} as {shown(other.value)}{also}",
+        f"{name} is {said} {shown(declared.value)} and {voices} as {shown(other.value)}{where}{also}",
         expected=declared.value,
         observed=other.value,
-        evidence=f"{said}: {declared.evidence}; {witness}: {other.evidence}",
+        evidence="; ".join(f"{w}: {s.evidence}" for w, s in ((said, declared), *odd)),
         severity=severity,
     )
 
 
+def against(row: ContractRow) -> list[tuple[Witness, Statement]]:
+    """Every witness of a row that says something else than its first."""
+    (_, expected), *others = row.statements.items()
+    return [(w, s) for w, s in others if not same(expected.value, s.value)]
+
+
 def opposed(row: ContractRow) -> tuple[Witness, Statement, Witness, Statement]:
     """The first two witnesses of a row that disagree: what is expected, and what was found."""
-    said: list[tuple[Witness, Statement]] = list(row.statements.items())
-    first, expected = said[0]
-    odd: list[tuple[Witness, Statement]] = [(w, s) for w, s in said[1:] if not same(expected.value, s.value)]
-    witness, found = odd[0]
+    first, expected = next(iter(row.statements.items()))
+    witness, found = against(row)[0]
     return first, expected, witness, found
 
 
@@ -116,14 +126,14 @@ def site(row: ContractRow) -> str:
 
 
 def moved_norms(audit: Audit) -> Iterator[tuple[ContractRow | None, ContractRow | None]]:
-    """Norms that config.json now runs elsewhere, by branch: the site that is left, and the site that is entered.
+    """Norms that run elsewhere than declared, by branch: the site that is left, and the site that is entered.
 
     One of the two is None where a norm is only gone, or only new.
     """
     branches: dict[str, list[ContractRow]] = {}
     for row in disagreeing(audit, lambda field: field.endswith(".present")):
-        # Keys that are missing are named by key; here a config or the code itself runs the norm elsewhere.
-        if opposed(row)[3].bytes_read.startswith(("config.json", "operators")):
+        # Keys that are missing are named by key; here a config, the code or the numbers run the norm elsewhere.
+        if runs(*opposed(row)[2:]):
             branches.setdefault(row.field.removesuffix(".present").rpartition(".")[0], []).append(row)
     for rows in branches.values():
         left = [r for r in rows if r.value("declared")]
@@ -132,16 +142,21 @@ def moved_norms(audit: Audit) -> Iterator[tuple[ContractRow | None, ContractRow 
             yield (left[i] if i < len(left) else None), (entered[i] if i < len(entered) else None)
 
 
+def runs(witness: Witness, said: Statement) -> bool:
+    """Whether a statement is of what is run, and not of what keys and shapes show to be stored."""
+    return witness in ("executed", "measured") or said.bytes_read.startswith("config.json")
+
+
 Place = Literal["norm", "qk_norm", "final_norm"]
 
 
 def gone_norms(audit: Audit, place: Place) -> Iterator[ContractRow]:
-    """Norms of this place that the manifest declares and config.json now switches off."""
+    """Norms of this place that the manifest declares and that is not run."""
     yield from (left for left, entered in moved_norms(audit) if left and not entered and _place(left) == place)
 
 
 def new_norms(audit: Audit, place: Place) -> Iterator[ContractRow]:
-    """Norms of this place that the manifest does not declare and config.json now switches on."""
+    """Norms of this place that the manifest does not declare and that is run all the same."""
     yield from (entered for left, entered in moved_norms(audit) if entered and not left and _place(entered) == place)
 
 

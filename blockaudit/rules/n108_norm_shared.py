@@ -1,7 +1,8 @@
 """Two norm sites of one layer hold the very same trained numbers.
 
 What it means:
-    Different sites, that the manifest does not tie, have identical weights that are not constant.
+    Different sites, that the manifest does not tie, have identical weights that are not constant, or one runs the norm
+    of another.
 
 Why it matters:
     A converter copied one norm into two places, or one instance was registered twice: one of the trained norms
@@ -21,7 +22,7 @@ from collections.abc import Iterator
 from blockaudit.reconcile.audit import Audit
 from blockaudit.reconcile.norms import shared
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule
+from blockaudit.rules.base import Rule, from_rows
 
 RULE = Rule(
     "N108",
@@ -32,7 +33,8 @@ RULE = Rule(
 
 
 def check(audit: Audit) -> Iterator[Finding]:
-    """Equal vectors at different sites of one layer, by pair of sites."""
+    """Equal vectors at different sites of one layer, by pair of sites; and sites that run another site's norm."""
+    yield from from_rows(RULE, audit, lambda field: field.endswith(".instance"))
     if audit.reconciled is None:
         return
     reconciled, pairs = audit.reconciled, dict[tuple[str, str], list[str]]()

@@ -1,7 +1,7 @@
 """Two witnesses give different epsilons.
 
 What it means:
-    The value that the manifest holds is not the value that the checkpoint's config now gives.
+    The manifest's value is not the one that config.json gives, the code runs or the numbers show.
 
 Why it matters:
     Every shape stays right; rows whose mean square is near epsilon are scaled differently, and quality falls

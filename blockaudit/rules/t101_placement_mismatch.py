@@ -18,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from blockaudit.reconcile.audit import Audit
+from blockaudit.records.contract import ContractRow
+from blockaudit.records.layers import spoken
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, from_rows, moved_norms, site
+from blockaudit.rules.base import Rule, from_rows, moved_norms, opposed, site
 
 RULE = Rule(
     "T101",
@@ -30,14 +32,21 @@ RULE = Rule(
 
 
 def check(audit: Audit) -> Iterator[Finding]:
-    """Rows of placement that disagree, and norms that config.json has moved to another site of their branch."""
+    """Rows of placement that disagree, and norms that are run at another site of their branch."""
     yield from from_rows(RULE, audit, lambda field: field.endswith(".placement"))
     for left, entered in moved_norms(audit):
         if left is not None and entered is not None:
             yield RULE.finding(
                 left.field.removesuffix(".present"),
-                f"{left.field.rpartition('.')[0]} is declared, and by config the norm stands at {site(entered)}",
+                f"{left.field.rpartition('.')[0]} is declared, and {_by(left)} the norm stands at {site(entered)}",
                 expected=site(left),
                 observed=site(entered),
                 evidence="; ".join(f"{w}: {s.evidence}" for w, s in left.statements.items()),
             )
+
+
+def _by(left: ContractRow) -> str:
+    """Who says that the norm is gone from here: config.json, or what is run."""
+    _, _, witness, said = opposed(left)
+    where = f" in {spoken(said.layers)}" if said.layers else ""
+    return {"executed": "as executed", "measured": "as measured"}.get(witness, "by config") + where

@@ -1,7 +1,8 @@
 """A dropout acts in evaluation mode.
 
 What it means:
-    The graph that was recorded after eval() still draws a random mask and multiplies a value by it.
+    The graph that was recorded after eval() still draws a random mask and multiplies a value by it, or two runs of one
+    batch differ.
 
 Why it matters:
     Outputs become random where one answer is expected, and no two evaluations agree.
@@ -20,7 +21,7 @@ from collections.abc import Iterator
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.contract import Executed
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule
+from blockaudit.rules.base import Rule, from_rows
 
 RULE = Rule(
     "T133",
@@ -31,9 +32,11 @@ RULE = Rule(
 
 
 def check(audit: Audit) -> Iterator[Finding]:
-    """Dropouts of the eval graph."""
-    if audit.run is not None:
+    """Dropouts of the eval graph, else those that the numbers of repeated runs show."""
+    if audit.run is not None and audit.run.random:
         yield from of(audit.run)
+    else:
+        yield from from_rows(RULE, audit, lambda field: ".dropout." in field and field.endswith(".active"))
 
 
 def of(executed: Executed) -> Iterator[Finding]:

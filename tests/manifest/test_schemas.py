@@ -18,6 +18,7 @@ from blockaudit.manifest.check import check, check_manifest
 from blockaudit.manifest.load import library
 from blockaudit.manifest.validate import KINDS, any_manifest
 from blockaudit.records import checkpoint_manifest as c
+from blockaudit.records import functions as f
 from blockaudit.records import manifest as m
 from blockaudit.records import runtime_manifest as r
 from blockaudit.records import tensor_manifest as t
@@ -32,7 +33,11 @@ PARTS: list[tuple[str, str, type[Any]]] = [
     ("block_manifest", "branch", m.Branch), ("block_manifest", "scale", m.Scale),
     ("block_manifest", "residual", m.Residual), ("block_manifest", "dropout", m.Dropout),
     ("block_manifest", "stack", m.Stack), ("block_manifest", "class", m.ClassSpec),
-    ("block_manifest", "match", m.Match),
+    ("block_manifest", "match", m.Match), ("block_manifest", "attention", f.Attention),
+    ("block_manifest", "rotary", f.Rotary), ("block_manifest", "alibi", f.Alibi),
+    ("block_manifest", "relative", f.Relative), ("block_manifest", "latent", f.Latent),
+    ("block_manifest", "feed_forward", f.FeedForward), ("block_manifest", "routing", f.Routing),
+    ("block_manifest", "inputs", f.Inputs), ("block_manifest", "head", f.Head),
     ("tensor_manifest", "", t.TensorManifest), ("tensor_manifest", "tensor", t.TensorEntry),
     ("tensor_manifest", "valid_rows", t.ValidRows),
     ("checkpoint_manifest", "", c.CheckpointManifest), ("checkpoint_manifest", "tensor", c.StoredTensor),
@@ -92,7 +97,7 @@ def test_properties_are_the_fields(schema: str, name: str, struct: type[Any]) ->
 
 
 def test_every_struct_has_its_part() -> None:
-    modules = (c, g, m, r, t)
+    modules = (c, f, g, m, r, t)
     structs = {
         v for module in modules for v in vars(module).values() if isinstance(v, type) and issubclass(v, m.Struct)
     } - {m.Struct}

@@ -142,9 +142,9 @@ def test_another_document_is_no_report() -> None:
 
 
 def _objects(schema: Any) -> list[dict[str, Any]]:
-    """Every object schema in `schema`, itself included."""
+    """Every object schema in `schema`, itself included; a condition (`if`) describes no object and names no type."""
     below = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
-    here = [schema] if isinstance(schema, dict) and "properties" in schema else []
+    here = [schema] if isinstance(schema, dict) and {"properties", "type"} <= schema.keys() else []
     return here + [found for part in below for found in _objects(part)]
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from blockaudit.rules import registry
-from tests.rules import test_branches, test_files, test_keys, test_norms, test_rows, test_shapes
+from tests.rules import test_branches, test_files, test_keys, test_norms, test_rows, test_shapes, test_traces
 from tests.support.audit import Fires, Near
 
 TABLES = (test_files, test_keys, test_shapes, test_norms, test_branches)
@@ -23,10 +23,13 @@ NEEDS_TORCH = {
     "graph-unclassified", "dropout-active-in-eval", "residual-dropped", "residual-duplicated", "causal-leak",
     "score-residual-mismatch", "parameter-unconsumed", "residual-shape-mismatch",
 }  # fmt: skip
+# Fires where numbers are compared alone: tests/trace/test_cases.py has both cases through the command, test_traces.py
+# has them on runs made by hand.
+NEEDS_NUMBERS = {"trace-divergence", "trace-non-finite", "site-missing", "probe-insufficient"}
 NAMES = {e.rule.name for e in registry.entries()}
 
 
-@pytest.mark.parametrize("name", sorted(NAMES - EXECUTED_ONLY - NEEDS_TORCH))
+@pytest.mark.parametrize("name", sorted(NAMES - EXECUTED_ONLY - NEEDS_TORCH - NEEDS_NUMBERS))
 def test_every_rule_fires_and_nearly_fires(name: str) -> None:
     kinds = {type(case) for case in CASES if case.rule == name}
     assert Fires in kinds, f"no checkpoint of tests/rules fires {name}"
@@ -35,6 +38,11 @@ def test_every_rule_fires_and_nearly_fires(name: str) -> None:
 
 def test_rules_of_execution_have_rows() -> None:
     assert {*EXECUTED_ONLY} <= {*test_rows.FIELDS}
+
+
+def test_rules_of_numbers_have_both_cases() -> None:
+    assert {rule for rule, *_ in test_traces.FIRES.values()} == NEEDS_NUMBERS
+    assert {rule for rule, _ in test_traces.NEAR.values()} == NEEDS_NUMBERS
 
 
 def test_cases_name_rules_that_exist() -> None:

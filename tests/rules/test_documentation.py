@@ -30,6 +30,8 @@ PROMISED = {
     "parallel-sequential-mismatch embedding-scale-mismatch logit-scale-mismatch causal-leak score-residual-mismatch "
     "transient-state-persisted dropout-placement-mismatch dropout-owner-mismatch dropout-unexpected "
     "dropout-active-in-eval initialization-mismatch recipe-incomplete fold-not-exact",
+    "V": "trace-divergence trace-non-finite site-missing probe-insufficient gradient-divergence recompute-divergence "
+    "resume-state-missing fused-abi-mismatch distributed-divergence",
 }
 # Ours, and said so in the README.
 ADDED = ("norm-untrained", "derived-buffer-mismatch", "graph-unclassified", "parameter-unconsumed")
@@ -86,7 +88,8 @@ def test_sections_are_single_paragraphs() -> None:
         "leaves_unverified": False,
         "lab": [12, 39],
         "help": "restore the epsilon that the weights were trained with, or pin the new one after retraining",
-        "what_it_means": "The value that the manifest holds is not the value that the checkpoint's config now gives.",
+        "what_it_means": "The manifest's value is not the one that config.json gives, "
+        "the code runs or the numbers show.",
         "why_it_matters": "Every shape stays right; rows whose mean square is near epsilon are scaled differently, "
         "and quality falls without an error.",
         "example": "A row of +-0.02: 0.99875 at 1e-6 and 0.98773 at 1e-5.",

@@ -1,4 +1,4 @@
-"""The conductor: source and manifest in, report out. Straight lines, no branch per family."""
+"""`inspect` and `manifest draft`: what is stored, declared and executed, reconciled."""
 
 from __future__ import annotations
 
@@ -76,16 +76,16 @@ def inspect(
     if source is None:
         if candidate is None or manifest is not None or "values" in levels:
             raise RequestError("without SOURCE there is --candidate FILE.py:NAME at --level graph alone")
-        _needs_torch()
+        needs_torch()
         return _alone(candidate, rules, strict)
     checkpoint = open_checkpoint(os.fspath(source))
     try:
-        choice = choose(manifest, checkpoint) if _is_model(checkpoint) else Nearest(None, 0.0)
+        choice = choose(manifest, checkpoint) if is_model(checkpoint) else Nearest(None, 0.0)
         non_finite = tuple(_non_finite(checkpoint, progress)) if "values" in levels else ()
         with gc_paused():
-            audit, loaded = _audit(checkpoint, choice, level, non_finite, candidate, trust_remote_code)
-            findings = _findings(rules, audit, loaded)
-            return _report(audit, _chosen(choice, loaded), findings, strict)
+            audit, loaded = audited(checkpoint, choice, level, non_finite, candidate, trust_remote_code)
+            findings = findings_of(rules, audit, loaded)
+            return _report(audit, choice_of(choice, loaded), findings, strict)
     finally:
         close_files()
 
@@ -134,7 +134,7 @@ def _of_its_class(checkpoint: Checkpoint) -> LoadedManifest | None:
     config = effective_config(checkpoint.config)
     if config is None:
         return None
-    _needs_torch()
+    needs_torch()
     from blockaudit.graph.drafting.catalog import Unfit
     from blockaudit.graph.drafting.source import of_config
 
@@ -165,7 +165,7 @@ def _executed_as_declared(checkpoint: Checkpoint, loaded: LoadedManifest | None,
         )
 
 
-def _audit(
+def audited(
     checkpoint: Checkpoint,
     choice: Choice | Nearest,
     level: str,
@@ -204,14 +204,14 @@ def _can_execute() -> bool:
     return all(find_spec(name) is not None for name in ("torch", "transformers"))
 
 
-def _needs_torch() -> None:
+def needs_torch() -> None:
     if not _can_execute():
         raise RequestError("--level graph needs torch and transformers: pip install 'blockaudit[torch]'")
 
 
 def _candidate(candidate: str, source: str) -> Execute:
     """The executed witness for a user's own module."""
-    _needs_torch()
+    needs_torch()
     from blockaudit.graph.candidate import recordings
     from blockaudit.graph.witness import testify_candidate
 
@@ -235,7 +235,7 @@ def _alone(candidate: str, rules: tuple[registry.Entry, ...], strict: bool) -> R
     unread = bool(executed.failure or executed.unread or not rows)
     return Report(
         kind="inspection",
-        verdict=_of_findings(findings, strict) or ("unverified" if unread else "accepted"),
+        verdict=verdict_of(findings, strict) or ("unverified" if unread else "accepted"),
         level="graph",
         subject=_module(candidate, exact.sizes),
         manifest=None,
@@ -256,7 +256,7 @@ def _executor(config: dict[str, Any], code: str | None = None) -> Execute:
 
     Raises RequestError where torch and transformers are not installed.
     """
-    _needs_torch()
+    needs_torch()
     return lambda bound: _testified(bound, config, code)
 
 
@@ -277,16 +277,16 @@ def _unmanifested(
     checkpoint: Checkpoint, config: dict[str, Any] | None, candidate: str | None, code: str | None
 ) -> Executed | None:
     """What is executed where no manifest speaks of it."""
-    _needs_torch()
+    needs_torch()
     if candidate is not None:
         from blockaudit.graph.candidate import recordings
         from blockaudit.graph.witness import testify_alone
 
         return testify_alone(*recordings(candidate, checkpoint.source))
-    return _testified(None, config, code) if config is not None and _is_model(checkpoint) else None
+    return _testified(None, config, code) if config is not None and is_model(checkpoint) else None
 
 
-def _findings(rules: tuple[registry.Entry, ...], audit: Audit, loaded: LoadedManifest | None) -> tuple[Finding, ...]:
+def findings_of(rules: tuple[registry.Entry, ...], audit: Audit, loaded: LoadedManifest | None) -> tuple[Finding, ...]:
     """What the rules find; under a pinned manifest the tensors are held to what config.json says now as well."""
     found = registry.run(rules, audit)
     if loaded is None or audit.reconciled is None or audit.config is None or not audit.reconciled.declared.pinned:
@@ -319,7 +319,7 @@ def _non_finite(checkpoint: Checkpoint, progress: Progress | None) -> Iterable[N
             progress("values", done, total)
 
 
-def _is_model(checkpoint: Checkpoint) -> bool:
+def is_model(checkpoint: Checkpoint) -> bool:
     """Whether the tensors are a model's at all: a training state or an adapter has no block contract to reconcile."""
     return not any(f.rule in ("sharded-training-state", "adapter-only") for f in checkpoint.faults)
 
@@ -331,7 +331,7 @@ def _report(audit: Audit, chosen: ManifestChoice | None, findings: tuple[Finding
         kind="inspection",
         verdict=_verdict(audit, findings, strict),
         level=audit.level,
-        subject=_subject(audit.checkpoint),
+        subject=subject_of(audit.checkpoint),
         manifest=chosen,
         contract=rows,
         findings=findings,
@@ -342,7 +342,7 @@ def _report(audit: Audit, chosen: ManifestChoice | None, findings: tuple[Finding
 
 def _verdict(audit: Audit, findings: tuple[Finding, ...], strict: bool) -> Verdict:
     """Rejected by any error; unverified where something that this level needs could not be known; else accepted."""
-    if (verdict := _of_findings(findings, strict)) is not None:
+    if (verdict := verdict_of(findings, strict)) is not None:
         return verdict
     if audit.reconciled is None or audit.config is None or registry.leaves_unverified(findings):
         return "unverified"
@@ -351,13 +351,13 @@ def _verdict(audit: Audit, findings: tuple[Finding, ...], strict: bool) -> Verdi
     return "accepted"
 
 
-def _of_findings(findings: tuple[Finding, ...], strict: bool) -> Verdict | None:
+def verdict_of(findings: tuple[Finding, ...], strict: bool) -> Verdict | None:
     """`rejected` where any finding rejects."""
     rejects = any(f.severity == "error" or (strict and f.severity == "warning") for f in findings)
     return "rejected" if rejects else None
 
 
-def _subject(checkpoint: Checkpoint) -> Subject:
+def subject_of(checkpoint: Checkpoint) -> Subject:
     dtypes: dict[str, int] = {}
     # 90,000 tensors have a dozen shapes: what depends on the shape alone is worked out once for each.
     kinds = Counter((header.dtype, header.shape) for header in checkpoint.tensors.values())
@@ -374,7 +374,7 @@ def _subject(checkpoint: Checkpoint) -> Subject:
     )
 
 
-def _chosen(choice: Choice | Nearest, loaded: LoadedManifest | None) -> ManifestChoice | None:
+def choice_of(choice: Choice | Nearest, loaded: LoadedManifest | None) -> ManifestChoice | None:
     if loaded is None or isinstance(choice, Nearest):
         return None
     return ManifestChoice(

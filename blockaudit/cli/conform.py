@@ -1,0 +1,108 @@
+"""`blockaudit conform`: a candidate's numbers, held against the manifest executed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from blockaudit import pipeline
+from blockaudit.cli import options
+from blockaudit.cli.audit import Presentation, audit_each
+from blockaudit.cli.progress import progress_bar
+from blockaudit.errors import RequestError
+from blockaudit.records.report import Report
+
+_RUN = "Run"
+
+
+def _option(help_text: str, metavar: str, *names: str) -> typer.models.OptionInfo:
+    return typer.Option(*names, metavar=metavar, help=help_text, rich_help_panel=_RUN)
+
+
+def conform(
+    sources: Annotated[list[str], options.SOURCE],
+    manifest: options.Manifest = None,
+    candidate: Annotated[
+        str,
+        _option(
+            "The implementation under test: the class that config.json names (hf), your own FILE.py:NAME (the file is "
+            "run), or a recorded trace.",
+            "hf|FILE.py:NAME|TRACE",
+        ),
+    ] = "hf",
+    reference: Annotated[
+        str,
+        _option("What it is held to: the manifest executed, the Hugging Face class, or a trace.", "decoder|hf|TRACE"),
+    ] = "decoder",
+    mode: Annotated[
+        str,
+        _option(
+            "local: operator by operator on the candidate's own inputs; layer: each layer on the reference's state; "
+            "end-to-end: both run free; all.",
+            "MODE",
+        ),
+    ] = "all",
+    layers: Annotated[str | None, _option("Compare these layers only (4:8 is 4 to 7).", "A:B")] = None,
+    device: Annotated[str, _option("auto, cpu, cuda or cuda:1.", "DEVICE")] = "auto",
+    dtype: Annotated[
+        str,
+        _option("The dtype that is judged: checkpoint, float32, bfloat16 or float16. float32 localises.", "DTYPE"),
+    ] = "checkpoint",
+    batch: Annotated[int, _option("Sequences of random tokens.", "N")] = 2,
+    seq_len: Annotated[int, _option("Tokens in each.", "N")] = 128,
+    seed: Annotated[int, _option("Of the random tokens and probe rows.", "N")] = 0,
+    tokens: Annotated[str | None, _option("Token ids to run instead: .json, .npy or .safetensors.", "FILE")] = None,
+    tolerance: Annotated[str | None, _option("A tolerance policy, .json or .yaml.", "FILE")] = None,
+    trace_out: Annotated[Path | None, _option("Write the candidate's trace here.", "FILE.safetensors")] = None,
+    repro: Annotated[
+        Path | None, _option("Write the smallest thing that shows the first divergence into this folder.", "DIR")
+    ] = None,
+    algebra: Annotated[
+        bool, typer.Option("--algebra", help="Check the residual algebra as well.", rich_help_panel=_RUN)
+    ] = False,
+    trust_remote_code: options.TrustRemoteCode = False,
+    format_name: options.FormatName = "text",
+    report: options.ReportPaths = None,
+    select: options.Select = None,
+    ignore: options.Ignore = None,
+    strict: options.Strict = False,
+    allow_unverified: options.AllowUnverified = False,
+    quiet: options.Quiet = False,
+    no_color: options.NoColor = False,
+) -> int:
+    """Run a candidate beside the manifest, executed, and compare every site of every layer.
+
+    The first divergent operator is named, and the numbers are made to say why.
+    """
+    if len(sources) > 1 and (trace_out is not None or repro is not None):
+        raise RequestError("--trace-out and --repro take one SOURCE")
+
+    def audit(source: str | None) -> Report:
+        with progress_bar(not quiet) as progress:
+            return pipeline.conform(
+                source or "",
+                manifest=manifest,
+                candidate=candidate,
+                reference=reference,
+                mode=mode,
+                layers=layers,
+                device=device,
+                dtype=dtype,
+                batch=batch,
+                seq_len=seq_len,
+                seed=seed,
+                tokens=tokens,
+                tolerance=tolerance,
+                trace_out=trace_out,
+                repro=repro,
+                algebra=algebra,
+                trust_remote_code=trust_remote_code,
+                select=options.codes(select),
+                ignore=options.codes(ignore),
+                strict=strict,
+                progress=progress,
+            )
+
+    return audit_each(sources, audit, Presentation(format_name, report or (), quiet, no_color, allow_unverified))

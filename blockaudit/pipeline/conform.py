@@ -1,0 +1,142 @@
+"""`conform`: the numbers of a candidate, held against the manifest executed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from blockaudit import __version__
+from blockaudit.checkpoint.source import open_checkpoint
+from blockaudit.checkpoint.values import close_files
+from blockaudit.errors import RequestError
+from blockaudit.manifest.library import Choice, choose
+from blockaudit.pipeline import audit as auditing
+from blockaudit.reconcile.assemble import reconcile
+from blockaudit.reconcile.audit import Audit
+from blockaudit.records.report import Finding, ManifestChoice, Report, Verdict
+from blockaudit.rules import registry
+
+Progress = auditing.Progress
+
+
+def conform(
+    source: str | os.PathLike[str],
+    *,
+    manifest: str | None = None,
+    candidate: str = "hf",
+    reference: str = "decoder",
+    mode: str = "all",
+    layers: str | None = None,
+    device: str = "auto",
+    dtype: str = "checkpoint",
+    batch: int = 2,
+    seq_len: int = 128,
+    seed: int = 0,
+    tokens: str | None = None,
+    tolerance: str | None = None,
+    trace_out: Path | None = None,
+    repro: Path | None = None,
+    algebra: bool = False,
+    trust_remote_code: bool = False,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    strict: bool = False,
+    progress: Progress | None = None,
+) -> Report:
+    """Run a candidate beside the manifest, executed, and compare every site (contract section 6).
+
+    candidate: `hf` (the class that config.json names), `FILE.py:NAME` (its code is run) or a trace file. Needs torch
+    and transformers. Raises RequestError where there is nothing to run.
+    """
+    auditing.needs_torch()
+    from blockaudit.trace import conform as running
+    from blockaudit.trace import tolerance as tolerances
+    from blockaudit.trace.tokens import read_tokens
+
+    rules = registry.chosen(select, ignore)
+    checkpoint = open_checkpoint(os.fspath(source))
+    try:
+        choice = choose(manifest, checkpoint) if auditing.is_model(checkpoint) else None
+        if not isinstance(choice, Choice):
+            raise RequestError(
+                f"{checkpoint.source}: no manifest speaks of it: name one with --manifest ID|FILE, or write one with "
+                "`blockaudit manifest draft --level graph`"
+            )
+        audit, loaded = auditing.audited(checkpoint, choice, "headers", ())
+        found = auditing.findings_of(rules, audit, loaded)
+        if audit.config is None:
+            raise RequestError(
+                f"{checkpoint.source}: no config.json: there is no class to build and no epsilon to hold it to"
+            )
+        if audit.reconciled is None or loaded is None or any(_hinders(f) for f in found):
+            return _report(audit, auditing.choice_of(choice, loaded), found, strict)
+        asked = running.Request(
+            candidate=candidate,
+            reference=reference,
+            mode=mode,
+            layers=_layers(layers),
+            device=device,
+            dtype=dtype,
+            batch=batch,
+            seq_len=seq_len,
+            seed=seed,
+            tokens=read_tokens(tokens) if tokens is not None else None,
+            policy=tolerances.load(tolerance),
+            code=checkpoint.folder if trust_remote_code else None,
+        )
+        outcome = running.run(checkpoint, audit.config, audit.reconciled.declared, asked, progress)
+        executed = outcome.executed(audit.reconciled.declared)
+        reconciled = reconcile(
+            checkpoint, loaded.manifest, audit.config, whole=False, execute=lambda bound: executed,
+            measured=outcome.measured(),
+        )  # fmt: skip
+        audit = replace(audit, reconciled=reconciled, conformance=outcome.conformance)
+        found = auditing.findings_of(rules, audit, loaded)
+        return _report(audit, auditing.choice_of(choice, loaded), found, strict)
+    finally:
+        close_files()
+
+
+def _hinders(finding: Finding) -> bool:
+    """Whether there is no running it: files that cannot be read, keys that are missing, shapes that do not fit."""
+    return finding.severity == "error" and finding.code[0] in "FKS"
+
+
+def _layers(text: str | None) -> range | None:
+    """`A:B` as layer numbers, B left out. Raises RequestError."""
+    if text is None:
+        return None
+    first, colon, last = text.partition(":")
+    if not colon or not (first or "0").isdecimal() or not (last or "0").isdecimal():
+        raise RequestError(f"--layers {text!r}: expected A:B, the first layer and the one after the last (4:8)")
+    return range(int(first or 0), int(last) if last else 1_000_000)
+
+
+def _report(audit: Audit, choice: ManifestChoice | None, findings: tuple[Finding, ...], strict: bool) -> Report:
+    rows = audit.reconciled.rows if audit.reconciled is not None else ()
+    return Report(
+        kind="conformance",
+        verdict=_verdict(audit, findings, strict),
+        level="trace",
+        subject=auditing.subject_of(audit.checkpoint),
+        manifest=choice,
+        contract=rows,
+        findings=findings,
+        not_checked=tuple(r.field for r in rows if r.agrees is None),
+        version=__version__,
+        conformance=audit.conformance,
+    )
+
+
+def _verdict(audit: Audit, findings: tuple[Finding, ...], strict: bool) -> Verdict:
+    """Rejected by any error; unverified where nothing was compared, or something that had to be known is not."""
+    rejected = auditing.verdict_of(findings, strict)
+    if rejected is not None:
+        return rejected
+    run = audit.conformance
+    if run is None or run.failure or registry.leaves_unverified(findings):
+        return "unverified"
+    return "accepted" if any(site.passed is not None for site in run.sites) else "unverified"

@@ -1,0 +1,1 @@
+"""The manifest, executed: norms, attention, feed-forward and block assembly, readable beside the papers."""

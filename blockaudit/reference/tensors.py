@@ -1,0 +1,84 @@
+"""The tensors of one owner in one layer, by role: read where they are used and not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from blockaudit.records.bound import BoundManifest, ExpectedTensor
+from blockaudit.reference.assembly import UnresolvedError, key, spec
+from blockaudit.reference.norms import apply
+
+# A tensor of the checkpoint by its full key.
+Weights = Callable[[str], Tensor]
+
+
+class Tensors:
+    """What a branch, an embedding or a part owns. `weights` is asked at each use: a layer's weights may be freed."""
+
+    def __init__(
+        self, bound: BoundManifest, weights: Weights, owner: str, stack: str | None = None, layer: int | None = None
+    ) -> None:
+        self.owner = owner
+        self._bound = bound
+        self._weights = weights
+        self._where = (stack, layer)
+        # Of several names for one tensor (a stack's own embedding and the shared one) the last is the one that is used.
+        self._roles = {e.role: e for e in bound.expected if e.owner == owner}
+
+    def has(self, role: str) -> bool:
+        """Whether the owner has this tensor."""
+        return role in self._roles
+
+    def width(self, role: str) -> int | None:
+        """The length of its last axis."""
+        return self._roles[role].shape[-1]
+
+    def get(self, role: str, **axes: int) -> Tensor:
+        """The tensor itself, or the one whose storage it shares. `axes`: the expert."""
+        expected = self._roles.get(role)
+        if expected is None:
+            raise UnresolvedError(f"{self.owner}: the manifest has no tensor {role!r}")
+        return self._weights(self._key(expected, axes))
+
+    def _key(self, expected: ExpectedTensor, axes: dict[str, int]) -> str:
+        while expected.tied_to is not None and expected.tied is not None and expected.tied.value is True:
+            other = next((e for e in self._bound.expected if e.template == expected.tied_to), None)
+            if other is None:
+                break
+            expected = other
+        return key(self._bound, expected, *self._where, **axes)
+
+    def linear(self, role: str, x: Tensor, **axes: int) -> Tensor:
+        """x [..., in] times the matrix (stored out by in, or in by out), plus its bias: [..., out]."""
+        weight = self.get(role, **axes)
+        y = x @ (weight if self._roles[role].layout == "in_out" else weight.transpose(-1, -2))
+        return y + self.get(f"{role}.bias", **axes) if self.has(f"{role}.bias") else y
+
+    def norm(self, site: str, x: Tensor) -> Tensor:
+        """The norm `site` of the owner (`inner.q`) over the last axis of x; x itself where there is none."""
+        field = f"{self.owner}.{site}"
+        present = self._bound.fields.get(f"{field}.present")
+        if present is None or not present.value:
+            return x
+        mine = {e.role: e for e in self._bound.expected if e.owner == field}
+        weight, bias = (self._whole(mine[r]) if r in mine else None for r in ("weight", "bias"))
+        return apply(spec(self._bound, field), x, weight, bias)
+
+    def norm_width(self, site: str) -> int | None:
+        """The length of the last axis of a norm's weight; None where it has none."""
+        mine = [e for e in self._bound.expected if e.owner == f"{self.owner}.{site}" and e.role == "weight"]
+        return mine[0].shape[-1] if mine else None
+
+    def _whole(self, expected: ExpectedTensor) -> Tensor:
+        """A norm's parameter; one that is stored head by head (StableLM), heads first."""
+        if not expected.counts or expected.template.count("{") == expected.template.count("{l}"):
+            return self._weights(self._key(expected, {}))
+        axis, count = next((a, n) for a, n in expected.counts if a != self._inner())
+        return torch.stack([self._weights(self._key(expected, {axis: n})) for n in range(count)])
+
+    def _inner(self) -> str | None:
+        found = self._bound.functions.get(f"{self._where[0]}.layer_axis")
+        return None if found is None else found.value

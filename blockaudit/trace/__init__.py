@@ -1,0 +1,1 @@
+"""The measured witness: a candidate run beside the reference, site by site."""

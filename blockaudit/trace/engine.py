@@ -1,0 +1,109 @@
+"""A recorded graph run as it was recorded: operator by operator, in its own dtypes, on values of our choosing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from typing import Any, cast
+
+import torch
+from torch.fx import Node
+from torch.fx.node import map_aggregate  # pyright: ignore[reportUnknownVariableType] - untyped upstream
+
+from blockaudit.graph.flow import Flow
+from blockaudit.graph.pure import writes
+from blockaudit.graph.record import Recording
+
+_VIEW: Any = torch.ops.aten.view.default
+_RESHAPE: Any = torch.ops.aten.reshape.default
+Values = dict[Node, Any]
+
+
+class Engine:
+    """Runs ranges of one recording's nodes. A value is freed after its last reader unless the caller keeps it."""
+
+    def __init__(self, recording: Recording, weight: Callable[[str], torch.Tensor], device: torch.device) -> None:
+        self.recording, self.device, self._weight = recording, device, weight
+        self.nodes = [n for n in recording.nodes if n.op != "output"]
+        self.flow = Flow(recording.nodes)
+        self.index = self.flow.index
+        self._last = {n: max((self.index[u] for u in n.users), default=self.index[n]) for n in self.nodes}
+        self._writes = any(writes(n) for n in self.nodes)
+
+    def inputs(self, given: Iterable[torch.Tensor]) -> Values:
+        """Values of the placeholders."""
+        places = [n for n in self.nodes if n.op == "placeholder"]
+        return {n: v.to(self.device) for n, v in zip(places, given, strict=True)}
+
+    def weights_in(self, begin: int, end: int) -> list[str]:
+        """Names of the parameters that the nodes of a range read, in the order of their reading."""
+        found = [self.recording.names.get(str(n.target), "") for n in self.nodes[begin:end] if n.op == "get_attr"]
+        return [name for name in dict.fromkeys(found) if name]
+
+    def run(self, begin: int, end: int, values: Values, keep: Set[Node]) -> Values:
+        """Run nodes begin to end (places in the graph) on `values`, which is changed: made values go in, dead ones out.
+
+        Returns the values of `keep` that were made, as they were when they were made.
+        """
+        kept: Values = {}
+        for node in self.nodes[begin:end]:
+            if node not in values:
+                values[node] = self.value(node, values)
+            if node in keep:
+                kept[node] = _copy(values[node]) if self._writes else values[node]
+            for used in (*node.all_input_nodes, node):
+                if self._last.get(used, -1) <= self.index[node]:
+                    values.pop(used, None)
+        return kept
+
+    def replay(self, region: Iterable[Node], known: Mapping[Node, Any], end: Node) -> Any:
+        """The value of `end` where the nodes of a region are run on known values (cloned where operators write)."""
+        values: Values = {n: _copy(v) for n, v in known.items()} if self._writes else dict(known)
+        for node in region:
+            if node not in values:
+                values[node] = self.value(node, values)
+        return values[end]
+
+    def outside(self, region: Iterable[Node]) -> set[Node]:
+        """What a region reads and does not hold."""
+        inside = set(region)
+        return {a for n in inside for a in n.all_input_nodes} - inside
+
+    def constant(self, node: Node) -> bool:
+        """Whether a value depends on no input: parameters, buffers and what is made of them."""
+        return not self.flow.is_data(node)
+
+    def resolved(self, nodes: Iterable[Node], values: Mapping[Node, Any]) -> Values:
+        """Values of nodes: known ones as they are, constants made anew. Raises KeyError for any other."""
+        found: Values = {}
+        for node in nodes:
+            if node in values:
+                found[node] = values[node]
+            elif self.constant(node):
+                found[node] = self.replay(self.flow.made_of([node]), {}, node)
+            else:
+                raise KeyError(node.name)
+        return found
+
+    def value(self, node: Node, values: Mapping[Node, Any]) -> Any:
+        if node.op == "get_attr":
+            return self._attribute(node)
+
+        def fetch(argument: Any) -> Any:
+            return values[argument] if isinstance(argument, Node) else argument
+
+        args = cast("tuple[Any, ...]", map_aggregate(node.args, fetch))
+        kwargs = {k: self.device if k == "device" else fetch(v) for k, v in node.kwargs.items() if k != "pin_memory"}
+        call: Any = _RESHAPE if node.target is _VIEW and not self._writes else node.target
+        return call(*args, **kwargs)
+
+    def _attribute(self, node: Node) -> torch.Tensor:
+        name = self.recording.names.get(str(node.target), "")
+        constant = self.recording.constants.get(str(node.target))
+        if name and constant is None:
+            return self._weight(name)
+        value: Any = constant if constant is not None else getattr(self.recording.module, str(node.target))
+        return value.detach().to(self.device)
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,153 @@
+"""What a norm is, from its input and output rows: every formula that explains all bits, and what those agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from blockaudit.records.norm_spec import NormSpec
+from blockaudit.trace.identify import dyt
+from blockaudit.trace.identify.epsilon import Fit, fit
+from blockaudit.trace.identify.fields import Explained, solved
+from blockaudit.trace.identify.formulas import Affine, Divisor, Rounds, Rows, Spelling, affines, reciprocals, rounds
+from blockaudit.trace.identify.probes import probe_rows
+from blockaudit.trace.identify.rounding import NARROW, Interval
+from blockaudit.trace.identify.solved import Solved
+
+Ask = Callable[[Tensor], Tensor]
+
+# Elements that are looked at: more say no more than float32's own rounding allows.
+_BUDGET = 2**18
+_QUICK = 4
+# What the arithmetic may be off, as a multiple of what torch's is; the next only where the one before explains nothing.
+_SLACKS = (1.0, 4.0)
+# Of two divisors that are both possible, the one whose log likelihood is this far below is dropped.
+_FAR = 9.0
+
+
+def identify_norm(
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    dtype: torch.dtype,
+    ask: Ask | None = None,
+    declared: NormSpec | None = None,
+    alpha: float | None = None,
+    seed: int = 0,
+) -> list[Solved]:
+    """The fields of the norm that made y of x ([..., D], as captured in `dtype`), one `Solved` each.
+
+    weight and bias: [D] or one number, as stored. `ask` runs the candidate's own norm on [n, D] rows in `dtype`; without
+    it the captured rows are all there is. `alpha`: the stored scalar of a dyt. `declared` names what several names fit,
+    and gives `if_declared`; it never decides a field.
+    """
+    captured = rows_of(x, y, weight, bias, dtype)
+    if ask is None:
+        return solved(explanations(captured, alpha), captured, declared)
+    probe = probe_rows(x.shape[-1], dtype, seed)
+    asked = rows_of(probe, ask(probe), weight, bias, dtype)
+    both = Rows(torch.cat((captured.x, asked.x)), torch.cat((captured.y, asked.y)), weight, bias, dtype)
+    found = explanations(both, alpha)
+    if not found and len(captured.x) and explanations(asked, alpha):
+        return solved([], both, declared, "the norm that was asked does not give the captured rows")
+    return solved(found, both, declared)
+
+
+def explains(rows: Rows, spec: NormSpec, alpha: float | None = None) -> bool:
+    """Whether some rounding of this spec gives these rows bit for bit; its epsilon and offset are the spec's."""
+    for found in explanations(rows, alpha):
+        same_affine = found.affine.bias == spec.bias and (
+            found.affine.offset == (None if spec.scale == "none" or rows.weight is None else spec.scale_offset)
+        )
+        if same_affine and found.divides_like(spec) and found.fit.low <= (spec.epsilon or 0.0) <= found.fit.high:
+            return True
+    return False
+
+
+def rows_of(x: Tensor, y: Tensor, weight: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Rows:
+    """Finite rows, each once, the smallest first; at most a budget's worth, half of them the smallest."""
+    size = x.shape[-1]
+    flat = torch.cat((x.detach().reshape(-1, size), y.detach().reshape(-1, size)), -1).to(dtype).cpu()
+    flat = flat[torch.isfinite(flat).all(-1)]
+    if len(flat):
+        flat = torch.unique(flat.double(), dim=0).to(dtype)
+    order = flat[:, :size].double().square().mean(-1).argsort()
+    most = max(_BUDGET // size, 2 * _QUICK)
+    if len(order) > most:
+        rest = order[most // 2 :]
+        order = torch.cat((order[: most // 2], rest[:: -(-len(rest) // (most // 2))]))
+    flat = flat[order]
+    vectors = [None if v is None else v.detach().cpu().reshape(-1) for v in (weight, bias)]
+    return Rows(flat[:, :size].contiguous(), flat[:, size:].contiguous(), *vectors, dtype)
+
+
+def explanations(rows: Rows, alpha: float | None = None) -> list[Explained]:
+    """Every formula under which no row is left over, with its epsilons; none where nothing explains them all."""
+    for slack in _SLACKS if len(rows.x) else ():
+        found = [*_divided(rows, slack), *_undivided(rows, slack, alpha)]
+        # What holds to float64's own precision is no float32 arithmetic.
+        exact = [e for e in found if e.how.work == torch.float64]
+        if found:
+            return exact or found
+    return []
+
+
+@dataclass(frozen=True)
+class _Way:
+    center: bool
+    affine: Affine
+    how: Rounds
+
+
+def _ways(rows: Rows) -> Iterator[_Way]:
+    for affine in affines(rows.weight, rows.bias):
+        for how in rounds(rows.dtype, affine, rows.weight is not None):
+            yield from (_Way(center, affine, how) for center in (False, True))
+
+
+def _divided(rows: Rows, slack: float) -> Iterator[Explained]:
+    quick = rows.take(torch.linspace(0, len(rows.x) - 1, min(_QUICK, len(rows.x))).long().unique())
+    for way in _ways(rows):
+        if _possible(quick, way, slack) is None:
+            continue
+        r = _possible(rows, way, slack)
+        if r is None:
+            continue
+        fits = [(divisor, fit(rows, r, divisor, way.how, spelling, slack)) for divisor, spelling in _divisors(way)]
+        best = max((f.likelihood for _, f in fits if f.holds), default=0.0)
+        for divisor, found in fits:
+            if found.holds and found.likelihood >= best - _FAR:
+                yield Explained(divisor.family, divisor, way.affine, way.how, found)
+
+
+def _possible(rows: Rows, way: _Way, slack: float) -> Interval | None:
+    r = reciprocals(rows, way.center, way.affine, way.how, slack)
+    return r if bool((r[0] <= r[1]).all()) else None
+
+
+def _divisors(way: _Way) -> Iterator[tuple[Divisor, Spelling]]:
+    families = ("layernorm",) if way.center else ("rmsnorm", "scalenorm")
+    spellings = [Spelling()]
+    if way.how.work in NARROW:
+        spellings = [Spelling(var, divide) for var in {False, way.center} for divide in (False, True)]
+    for family in families:
+        for outside in (False, True):
+            for correction in (0, 1) if way.center else (0,):
+                yield from ((Divisor(family, outside, correction), spelling) for spelling in spellings)
+
+
+def _undivided(rows: Rows, slack: float, alpha: float | None) -> Iterator[Explained]:
+    """No division: the row itself (r is 1 in every row), and Dynamic Tanh."""
+    for affine in affines(rows.weight, rows.bias):
+        for how in rounds(rows.dtype, affine, rows.weight is not None):
+            low, high = reciprocals(rows, False, affine, how, slack)
+            if bool(((low <= 1) & (high >= 1)).all()):
+                yield Explained("none", None, affine, how, Fit(0.0, 0.0, len(low)))
+            between = dyt.alphas(rows, affine, how, slack)
+            if between is not None and (alpha is None or between[0] <= alpha <= between[1]):
+                yield Explained("dyt", None, affine, how, Fit(*between, len(low)))
