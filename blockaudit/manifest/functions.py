@@ -134,14 +134,15 @@ def _scaling(given: Resolved) -> Functions:
     """What stretches the frequencies, each by our own name; `type` default where there is nothing."""
     if not given.known:
         return {"type": given}
-    said = cast("dict[str, Any]", given.value) if isinstance(given.value, dict) else {}
+    stretched: Any = given.value
+    said = cast("dict[str, Any]", stretched) if isinstance(stretched, dict) else {}
     found: Functions = {}
     for name, spellings in SCALING.items():
         value = next((said[s] for s in spellings if said.get(s) is not None), None)
         if value is not None:
             found[name] = replace(given, value=value)
-    if given.value is not None and not isinstance(given.value, dict):
-        found["type"] = replace(given, value=f"{given.value!r}, which is no object")
+    if stretched is not None and not isinstance(stretched, dict):
+        found["type"] = replace(given, value=f"{stretched!r}, which is no object")
     return {"type": Resolved("default"), **found}
 
 
@@ -174,6 +175,7 @@ def _routing(spec: Routing, resolver: Resolver) -> Functions:
         "groups": resolver.value(spec.groups),
         "top_groups": resolver.value(spec.top_groups),
         "scale": resolver.value(spec.scale),
+        "work_dtype": Resolved(spec.work_dtype),
     }
 
 

@@ -73,7 +73,10 @@ class Attention(Struct, frozen=True):
 
 
 class Routing(Struct, frozen=True):
-    """Which experts a token goes to: the `top_k` best scores, of the `top_groups` best of `groups` groups."""
+    """Which experts a token goes to: the `top_k` best scores, of the `top_groups` best of `groups` groups.
+
+    `work_dtype` is the dtype that the router runs in; None: that of the state.
+    """
 
     top_k: Value
     score: Literal["softmax", "sigmoid"] | Bound = "softmax"
@@ -81,6 +84,7 @@ class Routing(Struct, frozen=True):
     groups: Value = None
     top_groups: Value = None
     scale: Value = 1.0
+    work_dtype: Literal["float32"] | None = None
 
 
 class FeedForward(Struct, frozen=True):

@@ -69,13 +69,18 @@ def rounded(weight: Weight) -> NormFunction:
 
 
 class BranchPlan(msgspec.Struct, frozen=True):
-    """One branch of a layer. `reads` is `state`, or the norm of another branch (`self_attention.norm_in`)."""
+    """One branch of a layer. `reads` is `state`, or the norm of another branch (`self_attention.norm_in`).
 
+    `owner` is the contract's name of it (`decoder.mlp[moe]`).
+    """
+
+    owner: str
     name: str
     kind: str
     reads: str
     norms: dict[str, NormSite]
     scale: float
+    shortcut_scale: float = 1.0  # of the add that the branch joins (of a parallel block: the first branch's)
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -85,7 +90,6 @@ class Block(msgspec.Struct, frozen=True):
     layer: int
     branches: tuple[BranchPlan, ...]
     parallel: bool
-    shortcut_scale: float
     normalised_shortcut: bool
     update: str = "add"
 
@@ -101,6 +105,7 @@ def block(bound: BoundManifest, stack: str, layer: int) -> Block:
     """The equation of one layer. Raises UnresolvedError."""
     declared = next(s for s in bound.manifest.stacks if s.name == stack)
     branches: list[BranchPlan] = []
+    shortcut = number(bound, f"{stack}.residual.shortcut_scale")
     for name in dict.fromkeys(b.name for b in declared.branches):
         owner = owner_in(bound, stack, layer, name)
         if owner is None:
@@ -108,13 +113,12 @@ def block(bound: BoundManifest, stack: str, layer: int) -> Block:
         norms = {s: n for s in SITES if (n := norm_site(bound, f"{owner}.{s}", stack, layer)) is not None}
         scale = number(bound, f"{stack}.residual.{_SCALES.get(name, 'mlp')}_branch_scale")
         kind, reads = str(value(bound, f"{owner}.kind")), str(value(bound, f"{owner}.reads"))
-        branches.append(BranchPlan(name, kind, reads, norms, scale))
+        branches.append(BranchPlan(owner, name, kind, reads, norms, scale, shortcut))
     return Block(
         stack,
         layer,
         tuple(branches),
         bool(value(bound, f"{stack}.parallel")),
-        number(bound, f"{stack}.residual.shortcut_scale"),
         value(bound, f"{stack}.residual.shortcut_source") == "normalised_state",
         str(value(bound, f"{stack}.residual.update")),
     )
@@ -224,7 +228,7 @@ def layer(plan: Block, x: torch.Tensor, branch: BranchFunction, norm: NormFuncti
         if part.reads != "state":
             inside = sites[part.reads]
         if total is None:
-            total = plan.shortcut_scale * (inside if plan.normalised_shortcut else x)
+            total = part.shortcut_scale * (inside if plan.normalised_shortcut else x)
             sites[f"{part.name}.residual"] = total
         if "norm_in" in part.norms:
             sites[f"{part.name}.norm_in"] = inside
@@ -266,7 +270,7 @@ def local(
             found[f"{name}.norm_in"] = norm(part.norms["norm_in"], x)
             inside = at(f"{name}.norm_in")
         if not terms:
-            found[f"{name}.residual"] = plan.shortcut_scale * (inside if plan.normalised_shortcut else x)
+            found[f"{name}.residual"] = part.shortcut_scale * (inside if plan.normalised_shortcut else x)
             terms.append(at(f"{name}.residual"))
         if branch is not None:
             found[f"{name}.branch"] = branch(name, inside)
@@ -314,3 +318,16 @@ def source_of(plan: Block, site: str, seen: Mapping[str, torch.Tensor], x: torch
     if what == "norm_in":
         return entering(plan, part, seen, x)
     return seen.get(f"{name}.branch" if what == "norm_out" else f"{name}.sum")
+
+
+def names(plan: Block) -> list[str]:
+    """Every site that a layer has, by `branch.site`, in the order in which they are executed."""
+    found: list[str] = []
+    for i, part in enumerate(plan.branches):
+        last = not plan.parallel or i == len(plan.branches) - 1
+        found += [f"{part.name}.residual"] if i == 0 or not plan.parallel else []
+        found += [f"{part.name}.norm_in"] if "norm_in" in part.norms else []
+        found += [f"{part.name}.branch"] + ([f"{part.name}.norm_out"] if "norm_out" in part.norms else [])
+        found += [f"{part.name}.update"] + ([f"{part.name}.sum"] if last else [])
+        found += [] if plan.parallel else [f"{part.name}.state"]
+    return [*found, "state"]

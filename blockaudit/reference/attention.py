@@ -46,15 +46,15 @@ def heads(spec: AttentionSpec, tensors: Tensors, x: Tensor, source: Tensor) -> H
     if spec.clip is not None:
         q, k, v = (t.clamp(-spec.clip, spec.clip) for t in (q, k, v))
     q, k = _normed(tensors, "inner.q", q, spec.head_dim), _normed(tensors, "inner.k", k, spec.head_dim)
-    return q.transpose(1, 2), k.transpose(1, 2), v.unflatten(-1, (spec.kv_heads, spec.value_dim)).transpose(1, 2)
+    return q.transpose(1, 2), k.transpose(1, 2), apart(v, spec.kv_heads, spec.value_dim).transpose(1, 2)
 
 
 def _normed(tensors: Tensors, site: str, x: Tensor, head_dim: int) -> Tensor:
     """x [B, S, H * D] by heads [B, S, H, D], normalised head by head, or before that as one row where so declared."""
     width = tensors.norm_width(site)
     if width is not None and width == x.shape[-1] != head_dim:
-        return tensors.norm(site, x).unflatten(-1, (-1, head_dim))
-    return tensors.norm(site, x.unflatten(-1, (-1, head_dim)))
+        return apart(tensors.norm(site, x), -1, head_dim)
+    return tensors.norm(site, apart(x, -1, head_dim))
 
 
 def projected(spec: AttentionSpec, tensors: Tensors, x: Tensor, source: Tensor) -> Heads:
@@ -68,10 +68,9 @@ def projected(spec: AttentionSpec, tensors: Tensors, x: Tensor, source: Tensor) 
     y = tensors.linear("qkv", x)
     if spec.fused == "qkv":
         wide, narrow = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-        q, k, v = y.split((wide, narrow, spec.kv_heads * spec.value_dim), -1)
-        return q, k, v
+        return y[..., :wide], y[..., wide : wide + narrow], y[..., wide + narrow :]
     # By group: the queries of H / G heads, then their key and their value. By head is by group with G = H.
-    groups = y.unflatten(-1, (spec.kv_heads, spec.heads // spec.kv_heads + 2, spec.head_dim))
+    groups = apart(y, spec.kv_heads, spec.heads // spec.kv_heads + 2, spec.head_dim)
     return groups[..., :-2, :].flatten(2), groups[..., -2, :].flatten(2), groups[..., -1, :].flatten(2)
 
 
@@ -80,17 +79,23 @@ def latent_heads(spec: AttentionSpec, tensors: Tensors, x: Tensor, layer: int, s
     nope, rope = spec.nope_dim or 0, spec.rope_dim or 0
     latent = tensors.norm("inner.q_a", tensors.linear("q_a", x)) if tensors.has("q_a") else None
     q = tensors.linear("q", x) if latent is None else tensors.linear("q_b", latent)
-    q_nope, q_rope = q.unflatten(-1, (spec.heads, nope + rope)).transpose(1, 2).split((nope, rope), -1)
+    q = apart(q, spec.heads, nope + rope).transpose(1, 2)
     joint = tensors.linear("kv_a", x)
     k_rope = joint[..., None, -rope:].transpose(1, 2)
     kv = tensors.linear("kv_b", tensors.norm("inner.kv_a", joint[..., :-rope]))
-    k_nope, v = kv.unflatten(-1, (spec.heads, nope + spec.value_dim)).transpose(1, 2).split((nope, spec.value_dim), -1)
+    kv = apart(kv, spec.heads, nope + spec.value_dim).transpose(1, 2)
+    q_nope, q_rope, k_nope, v = q[..., :nope], q[..., nope:], kv[..., :nope], kv[..., nope:]
     rotary = spec.rotary_of(layer)
     if scene.table is not None and rotary is not None:
         q_rope = rotate(q_rope, scene.table, rotary.interleaved)
         k_rope = rotate(k_rope, scene.table, rotary.interleaved)
     k = torch.cat((k_nope, k_rope.expand(*k_nope.shape[:-1], rope)), -1)
     return torch.cat((q_nope, q_rope), -1), k, v
+
+
+def apart(x: Tensor, *sizes: int) -> Tensor:
+    """The last axis of x as several: [..., H * D] by heads [..., H, D]."""
+    return x.reshape(*x.shape[:-1], *sizes)
 
 
 def attend(

@@ -97,7 +97,7 @@ class FullReference:
         tensors = Tensors(self.bound, self._weights, owner, stack, layer)
         if "attention" not in str(self.bound.fields[f"{owner}.kind"].value):
             return feed_forward(feed_forward_spec(self.bound, owner), tensors, x)
-        spec = self._attention.setdefault(owner, attention_spec(self.bound, owner))
+        spec = self._attention_spec(owner)
         crossed = "cross" in str(self.bound.fields[f"{owner}.kind"].value)
         if crossed and (memory is None or context.memory is None):
             raise UnresolvedError(f"{owner}: reads a memory that no stack gives")
@@ -148,6 +148,11 @@ class FullReference:
         if norm is not None:
             x = sites[f"{before}final_norm"] = self._norm(norm, x)
         return x
+
+    def _attention_spec(self, owner: str) -> AttentionSpec:
+        if owner not in self._attention:
+            self._attention[owner] = attention_spec(self.bound, owner)
+        return self._attention[owner]
 
     def _embedding(self, stack: str) -> Tensors:
         return Tensors(self.bound, self._weights, f"{stack}.embedding", stack)

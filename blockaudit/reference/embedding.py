@@ -8,10 +8,9 @@ from torch import Tensor
 from blockaudit.records.bound import BoundManifest
 from blockaudit.reference.activations import ACTIVATIONS
 from blockaudit.reference.assembly import spec
-from blockaudit.reference.norms import apply
 from blockaudit.reference.positions import position_rows
 from blockaudit.reference.spec import InputsSpec, head_activation
-from blockaudit.reference.tensors import Tensors
+from blockaudit.reference.tensors import Tensors, normed
 
 
 def embedded(inputs: InputsSpec, tensors: Tensors, scale: float, ids: Tensor, valid: Tensor) -> Tensor:
@@ -46,7 +45,7 @@ def logits(
     if part.has("head.dense"):
         x = ACTIVATIONS[head_activation(bound)](part.linear("head.dense", x))
         norm = spec(replace(bound, fields=bound.functions), "head.norm")
-        x = apply(norm, x, part.get("head.norm"), part.get("head.norm.bias") if part.has("head.norm.bias") else None)
+        x = normed(norm, x, part.get("head.norm"), part.get("head.norm.bias") if part.has("head.norm.bias") else None)
     y = part.linear("lm_head", x)
     if not part.has("lm_head.bias") and part.has("head.bias"):
         y = y + part.get("head.bias")

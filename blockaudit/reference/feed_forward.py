@@ -42,12 +42,12 @@ def unfused(layout: str | None, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def mixture(spec: FeedForwardSpec, routing: RoutingSpec, tensors: Tensors, x: Tensor) -> Tensor:
     """The weighted sum of each row's experts, [N, d_model]. Only experts that a row goes to are read."""
-    logits = tensors.linear("router", x.to(working(x.dtype)))
+    logits = tensors.linear("router", x.to(working(x.dtype)) if routing.wide else x).to(working(x.dtype))
     correction = tensors.get("router.correction") if tensors.has("router.correction") else None
     weights, chosen = route(routing, logits, correction)
     y = torch.zeros_like(x)
-    for expert in chosen.unique().tolist():
-        row, place = (chosen == expert).nonzero(as_tuple=True)
+    for expert in (int(e) for e in torch.unique(chosen)):
+        row, place = torch.where(chosen == expert)
         out = perceptron(spec, tensors, x[row], "expert.", e=expert)
         y = y.index_add(0, row, out * weights[row, place, None].to(out.dtype))
     return y
@@ -62,7 +62,7 @@ def route(spec: RoutingSpec, logits: Tensor, correction: Tensor | None = None) -
     scores = logits.softmax(-1) if spec.score == "softmax" else torch.sigmoid(logits)
     ranked = scores if correction is None else scores + correction.to(scores.dtype)
     if spec.groups is not None and spec.top_groups is not None:
-        by_group = ranked.unflatten(-1, (spec.groups, -1))
+        by_group = ranked.reshape(*ranked.shape[:-1], spec.groups, -1)
         best = by_group.topk(2, -1).values.sum(-1).topk(spec.top_groups, -1).indices
         kept = torch.zeros(by_group.shape[:-1], dtype=torch.bool, device=ranked.device).scatter(-1, best, True)
         ranked = torch.where(kept[..., None], by_group, -torch.inf).flatten(-2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -74,7 +75,7 @@ class AttentionSpec(msgspec.Struct, frozen=True):
 
 
 class RoutingSpec(msgspec.Struct, frozen=True):
-    """How tokens are routed to experts (records.functions.Routing)."""
+    """How tokens are routed to experts (records.functions.Routing). `wide`: the router runs in float32."""
 
     top_k: int
     score: str
@@ -82,6 +83,7 @@ class RoutingSpec(msgspec.Struct, frozen=True):
     groups: int | None
     top_groups: int | None
     scale: float
+    wide: bool
 
 
 class FeedForwardSpec(msgspec.Struct, frozen=True):
@@ -180,7 +182,7 @@ def attention_spec(bound: BoundManifest, owner: str) -> AttentionSpec:
     local = rotary_spec(bound, f"{owner}.window_rotary", head_dim) if read.has("window_rotary.") else None
     scale = read.number("scale")
     scale = head_dim**-0.5 if scale is None else scale
-    if read.flag("scale_by_mscale") and rotary is not None and rotary.type == "yarn" and rotary.mscale_all_dim:
+    if read.flag("scale_by_mscale") and rotary is not None and rotary.type != "default" and rotary.mscale_all_dim:
         scale *= yarn_length_factor(read.needed("rotary.factor", rotary.factor), rotary.mscale_all_dim) ** 2
     heads, kv_heads = read.must_count("heads"), read.must_count("kv_heads")
     if not heads or not kv_heads or heads % kv_heads:
@@ -261,8 +263,6 @@ _NEEDS: dict[str, tuple[str, ...]] = {
 
 def yarn_length_factor(factor: float, mscale: float) -> float:
     """YaRN's correction of the temperature for a length stretched by `factor` (Peng et al. 2023, equation 22)."""
-    import math
-
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
@@ -286,6 +286,7 @@ def _routing(read: _Reader) -> RoutingSpec:
         groups=read.count("groups"),
         top_groups=read.count("top_groups"),
         scale=read.must("scale"),
+        wide=read.raw("work_dtype") is not None,
     )
 
 

@@ -9,10 +9,17 @@ from torch import Tensor
 
 from blockaudit.records.bound import BoundManifest, ExpectedTensor
 from blockaudit.reference.assembly import UnresolvedError, key, spec
-from blockaudit.reference.norms import apply
+from blockaudit.records.norm_spec import NormSpec
+from blockaudit.reference.norms import apply, released
 
 # A tensor of the checkpoint by its full key.
 Weights = Callable[[str], Tensor]
+
+
+def normed(norm: NormSpec, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """The norm of x: by its formula, and in a low dtype as the declared numerics run it, rounded to that dtype."""
+    low = x.dtype in (torch.bfloat16, torch.float16)
+    return (released if low else apply)(norm, x, weight, bias).to(x.dtype)
 
 
 class Tensors:
@@ -54,8 +61,9 @@ class Tensors:
     def linear(self, role: str, x: Tensor, **axes: int) -> Tensor:
         """x [..., in] times the matrix (stored out by in, or in by out), plus its bias: [..., out]."""
         weight = self.get(role, **axes)
-        y = x @ (weight if self._roles[role].layout == "in_out" else weight.transpose(-1, -2))
-        return y + self.get(f"{role}.bias", **axes) if self.has(f"{role}.bias") else y
+        weight = weight if self._roles[role].layout == "in_out" else weight.transpose(-1, -2)
+        y = x @ weight.to(x.dtype)
+        return y + self.get(f"{role}.bias", **axes).to(x.dtype) if self.has(f"{role}.bias") else y
 
     def norm(self, site: str, x: Tensor) -> Tensor:
         """The norm `site` of the owner (`inner.q`) over the last axis of x; x itself where there is none."""
@@ -65,7 +73,7 @@ class Tensors:
             return x
         mine = {e.role: e for e in self._bound.expected if e.owner == field}
         weight, bias = (self._whole(mine[r]) if r in mine else None for r in ("weight", "bias"))
-        return apply(spec(self._bound, field), x, weight, bias)
+        return normed(spec(self._bound, field), x, weight, bias)
 
     def norm_width(self, site: str) -> int | None:
         """The length of the last axis of a norm's weight; None where it has none."""

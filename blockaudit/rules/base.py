@@ -72,13 +72,18 @@ def from_faults(rule: Rule, audit: Audit) -> Iterator[Finding]:
 
 def from_rows(rule: Rule, audit: Audit, wanted: Callable[[str], bool]) -> Iterator[Finding]:
     """Disagreeing contract rows whose field `wanted` accepts; sites that disagree in the same way are one finding."""
+    yield from together(rule, disagreeing(audit, wanted))
+
+
+def together(rule: Rule, rows: Iterable[ContractRow]) -> Iterator[Finding]:
+    """Disagreeing rows, those that disagree in the same way as one finding."""
     groups: dict[str, list[ContractRow]] = {}
-    for row in disagreeing(audit, wanted):
+    for row in rows:
         # Measured evidence cites the numbers of its own site: what it says, and of which layers, is what sites share.
         values = tuple((w, s.value, s.layers if w == "measured" else s.evidence) for w, s in row.statements.items())
         groups.setdefault(repr((row.field.rpartition(".")[2], values)), []).append(row)
-    for rows in groups.values():
-        yield row_finding(rule, rows)
+    for alike in groups.values():
+        yield row_finding(rule, alike)
 
 
 def disagreeing(audit: Audit, wanted: Callable[[str], bool]) -> Iterator[ContractRow]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from blockaudit.reconcile.attribute import Place, missing, strangers
 from blockaudit.reconcile.audit import Audit
+from blockaudit.records.contract import ContractRow
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, across
+from blockaudit.rules.base import Rule, across, disagreeing, opposed, together
 
 
 def missing_at(rule: Rule, audit: Audit, place: Place, what: str) -> Iterator[Finding]:
@@ -36,3 +37,24 @@ def strangers_at(rule: Rule, audit: Audit, place: Place, what: str) -> Iterator[
                 observed=list(stranger.shape),
                 evidence="tensor headers",
             )
+
+
+def run_otherwise(rule: Rule, audit: Audit, wanted: Callable[[str], bool], declared: bool) -> Iterator[Finding]:
+    """Biases that are stored as declared and run otherwise; of a norm of another family that is no fault of its own."""
+    families = {row.field.rpartition(".")[0] for row in disagreeing(audit, lambda field: field.endswith(".family"))}
+
+    def counts(row: ContractRow) -> bool:
+        run = opposed(row)[2] in ("executed", "measured")
+        return run and row.value("declared") is declared and row.field.rpartition(".")[0] not in families
+
+    yield from together(rule, (row for row in disagreeing(audit, wanted) if counts(row)))
+
+
+def is_norm_bias(field: str) -> bool:
+    """Whether a contract field is the bias of a norm (`decoder.final_norm.bias`)."""
+    return field.endswith(".bias") and not field.startswith("tie.")
+
+
+def is_branch_bias(field: str) -> bool:
+    """Whether a contract field is the bias of one projection (`decoder.mlp.bias.up`)."""
+    return ".bias." in field

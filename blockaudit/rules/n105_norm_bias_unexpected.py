@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
 from blockaudit.rules.base import Rule
-from blockaudit.rules.by_place import strangers_at
+from blockaudit.rules.by_place import is_norm_bias, run_otherwise, strangers_at
 
 RULE = Rule(
     "N105",
@@ -31,5 +31,6 @@ RULE = Rule(
 
 
 def check(audit: Audit) -> Iterator[Finding]:
-    """Unexpected keys of this place."""
+    """Unexpected keys of this place, and biases that are run where none is declared."""
     yield from strangers_at(RULE, audit, "norm_bias", "no bias")
+    yield from run_otherwise(RULE, audit, is_norm_bias, False)

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
 from blockaudit.rules.base import Rule
-from blockaudit.rules.by_place import missing_at
+from blockaudit.rules.by_place import is_branch_bias, missing_at, run_otherwise
 
 RULE = Rule(
     "T107",
@@ -30,5 +30,6 @@ RULE = Rule(
 
 
 def check(audit: Audit) -> Iterator[Finding]:
-    """Expected keys of this place that are not there."""
+    """Expected keys of this place that are not there, and biases that are stored and not run."""
     yield from missing_at(RULE, audit, "branch_bias", "a bias")
+    yield from run_otherwise(RULE, audit, is_branch_bias, True)

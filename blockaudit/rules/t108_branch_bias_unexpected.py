@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
 from blockaudit.rules.base import Rule
-from blockaudit.rules.by_place import strangers_at
+from blockaudit.rules.by_place import is_branch_bias, run_otherwise, strangers_at
 
 RULE = Rule(
     "T108",
@@ -30,5 +30,6 @@ RULE = Rule(
 
 
 def check(audit: Audit) -> Iterator[Finding]:
-    """Unexpected keys of this place."""
+    """Unexpected keys of this place, and biases that are run where none is declared."""
     yield from strangers_at(RULE, audit, "branch_bias", "no bias")
+    yield from run_otherwise(RULE, audit, is_branch_bias, False)

@@ -47,7 +47,7 @@ def check(audit: Audit) -> Iterator[Finding]:
         f"the first site to differ, in {first.mode} mode: {_said(first)}; {len(failed)} of {compared} comparisons fail"
         f"{_explained(run)}",
         expected=_number(first.tolerance),
-        observed=_number(first.observed),
+        observed=_number(first.observed),  # of the metric that the message names
         evidence=f"{first.dtype} on {run.device} against the {run.depth} reference, "
         f"batch {run.batch} x {run.seq_len}, seed {run.seed}",
     )
@@ -55,6 +55,8 @@ def check(audit: Audit) -> Iterator[Finding]:
 
 def _said(site: SiteResult) -> str:
     rows = f" on {site.probe} rows" if site.probe else ""
+    if site.metric == "non_finite":
+        return f"{site.difference.non_finite} numbers{rows} are finite on one side alone"
     return f"{site.metric} {_figure(site.observed)}{rows} where {_figure(site.tolerance)} is allowed"
 
 

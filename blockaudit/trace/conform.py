@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,13 +17,17 @@ from blockaudit.graph.witness import testify_candidate
 from blockaudit.records.bound import BoundManifest
 from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.conformance import MODES, Conformance, Depth, Mode, SiteResult
-from blockaudit.records.contract import Executed, Testimony
+from blockaudit.records.contract import Executed, Statement, Testimony
 from blockaudit.records.sites import order
 from blockaudit.records.tolerance import TolerancePolicy
-from blockaudit.reference import assembly
 from blockaudit.trace import models, tolerance
 from blockaudit.trace.candidate import Candidate, Run
+from blockaudit.trace.diagnose import Diagnoser
+from blockaudit.trace.diagnose import merged as diagnosed
+from blockaudit.trace.edits import Edit, proposed
+from blockaudit.trace.identify.solved import Solved
 from blockaudit.trace.judge import NAMES, Judge
+from blockaudit.trace.measure import CASTS, Measurer, merged
 from blockaudit.trace.models import Inputs, Model
 from blockaudit.trace.reference import Full, Reference, Wrapper
 from blockaudit.trace.run import Pass, Seen
@@ -77,8 +82,16 @@ class Outcome:
         return replace(found, testimony=Testimony("executed", said))
 
     def measured(self) -> Testimony:
-        """What the numbers say of the contract's fields."""
-        return Testimony("measured", {})
+        """What the numbers say of the contract's fields: what they were solved to, and the edits that were verified."""
+        run, said = self.conformance, dict[str, Statement]()
+        for one in run.identified:
+            if one.value is not None and one.field not in said:
+                said[one.field] = Statement(one.value, one.evidence, "numbers", layers=one.layers)
+        for one in run.diagnosis:
+            if one.group:
+                evidence = f"the reference with this value agrees with the candidate ({one.explains:.2%} of the error)"
+                said[one.field] = Statement(one.value, evidence, "numbers", layers=one.layers)
+        return Testimony("measured", said)
 
 
 def run(
@@ -96,22 +109,28 @@ def run(
     results: list[SiteResult] = []
     candidates: list[Candidate] = []
     batches = _batches(asked, bound, config)
+    diagnosers: list[Diagnoser] = []
+    measured: dict[tuple[str, int | None], list[Solved]] = {}
     try:
         for dtype in dict.fromkeys((torch.float32, release)):
             model = _model(checkpoint, config, asked, dtype, device, weights)
             one = Candidate(model, bound, device)
             candidates.append(one)
             judge = Judge(dtype, policy)
-            work = Pass(
-                one, bound, weights, judge, asked.modes, _maker(bound, weights, dtype, device, depth), asked.layers
-            )
-            for inputs in batches:
+            make = _maker(bound, weights, dtype, device, depth)
+            work = Pass(one, bound, weights, judge, asked.modes, make, asked.layers)
+            diagnoser = Diagnoser(work, partial(_proposed, model))
+            measurer = Measurer(work, dtype != torch.float32)
+            for i, inputs in enumerate(batches):
                 with torch.no_grad():
-                    work.batch(inputs, lambda seen: None)
+                    work.batch(inputs, partial(_observe, diagnoser, measurer if i == 0 else None))
             results += _worst(judge.results)
+            diagnosers.append(diagnoser)
+            measured = measurer.solved if dtype == torch.float32 else _casts(measured, measurer.solved)
     finally:
         weights.close()
     results.sort(key=lambda r: (r.dtype != "float32", MODES.index(r.mode), order(r.site)))
+    diagnosis = diagnosed(f for d in diagnosers for f in d.found)
     conformance = Conformance(
         device=str(device),
         depth=depth,
@@ -123,6 +142,11 @@ def run(
         candidate=candidates[0].model.label,
         sites=tuple(results),
         first=first_divergence(results),
+        identified=tuple(merged(measured, bound.fields)),
+        diagnosis=tuple(diagnosis),
+        explained=not any(d.unexplained for d in diagnosers) if any(r.passed is False for r in results) else None,
+        missing=tuple(dict.fromkeys(s for d in diagnosers for s in d.missing)),
+        unexpected=tuple(dict.fromkeys(s for d in diagnosers for s in d.unexpected)),
         depth_reason=reason,
         policy=tolerance.described(policy),
         layers=f"{asked.layers.start}:{asked.layers.stop}" if asked.layers is not None else "",
@@ -147,6 +171,25 @@ def _worst(results: Sequence[SiteResult]) -> Iterator[SiteResult]:
 
     for rows in groups.values():
         yield max(rows, key=strain)
+
+
+def _observe(diagnoser: Diagnoser, measurer: Measurer | None, seen: Seen) -> None:
+    diagnoser.layer(seen)
+    if measurer is not None:
+        measurer.look(seen)
+
+
+def _proposed(model: Model, seen: Seen) -> list[Edit]:
+    if seen.block is None or seen.segment.layer is None:
+        return []
+    return proposed(seen.block, seen.segment.layer, model.key)
+
+
+def _casts(
+    before: dict[tuple[str, int | None], list[Solved]], low: dict[tuple[str, int | None], list[Solved]]
+) -> dict[tuple[str, int | None], list[Solved]]:
+    """Fields solved in float32, with those that only a low dtype shows put in their place."""
+    return {key: [s for s in before.get(key, []) if s.field not in CASTS] + found for key, found in low.items()}
 
 
 def _maker(
@@ -205,7 +248,7 @@ def _dtype(name: str, checkpoint: Checkpoint) -> torch.dtype:
     return torch.float32 if most == "F64" else DTYPES[most]
 
 
-def _batches(asked: Request, bound: BoundManifest, config: dict[str, Any]) -> list[Inputs]:
+def _batches(asked: Request, bound: BoundManifest, config: dict[str, Any]) -> Sequence[Inputs]:
     """The tokens asked for, and beside them a short padded batch of another length."""
     if asked.tokens is not None:
         return [asked.tokens]

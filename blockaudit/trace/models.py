@@ -91,6 +91,7 @@ def _transformers() -> Any:
     import transformers
 
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
     return transformers
 

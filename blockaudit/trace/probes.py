@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-# RMS of the tiny rows. Their mean squares, 1e-12 to 1e-4, lie around every epsilon in use (1e-12, 1e-8, 1e-6, 1e-5,
-# 1e-3): of two of them, one at least moves some row by a third, and by 8 % where one of them is zero.
+# RMS of the tiny rows. Their mean squares, 1e-12 to 1e-4, lie around every epsilon in use (none, 1e-12, 1e-8, 1e-6,
+# 1e-5, 1e-3): any one of these in place of another moves some row by a third and more.
 TINY = (1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 # Of few bits, so that the sum over a row and its mean are exact in any order: what is left is what the formula says,
 # not a quotient of two roundings.
@@ -24,7 +24,7 @@ _SPIKES = (100.0, 1000.0)
 def rows(width: int, *, seed: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> dict[str, Tensor]:
     """Probe rows by kind, each [n, width] in `dtype`: the same for a seed on every device.
 
-    constant (also of alternating sign would have variance: these have none), zero, tiny (RMS of `TINY`), shifted (mean
+    constant (no variance), zero, tiny (RMS of `TINY`), shifted (mean
     far above the deviation), spiky (a few large channels), mean (a mean of the size of the deviation).
     """
     draw = torch.Generator().manual_seed(seed)

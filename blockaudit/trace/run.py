@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from blockaudit.records.bound import BoundManifest
-from blockaudit.records.conformance import Mode
+from blockaudit.records.conformance import Mode, SiteResult
 from blockaudit.reference import assembly
 from blockaudit.reference.assembly import Block, BranchFunction, NormSite
 from blockaudit.reference.norms import variants
@@ -41,7 +40,7 @@ class Seen:
     sites: Sites  # by `branch.site`
     enter: Tensor | None
     valid: Tensor | None
-    results: tuple[Any, ...]
+    results: tuple[SiteResult, ...]
 
 
 @dataclass
@@ -106,23 +105,31 @@ class Pass:
         self, run: Run, segment: Segment, layer: Layer, sites: Sites, chains: list[Chain], observe: Observer
     ) -> None:
         block = assembly.block(self.bound, layer.stack, layer.number)
-        prefix = self._prefix(layer.stack) + f"layers.{layer.number}."
+        prefix = self.prefix(layer.stack) + f"layers.{layer.number}."
         valid = self._valid(layer.stack)
         judged = self.layers is None or layer.number in self.layers
         enter = run.entering(segment)
         if judged and "local" in self.modes:
-            self._local(run, layer, block, prefix, sites, enter, valid)
+            self._local(self.judge, run, layer, block, sites, enter)
         if self.modes & {"layer", "end-to-end"}:
             self._free(run, segment, layer, block, prefix, sites, valid, chains, judged)
         results = tuple(self.judge.settle())
         observe(Seen(run, segment, block, sites, enter, valid, results))
 
-    def _local(
-        self, run: Run, layer: Layer, block: Block, prefix: str, sites: Sites, enter: Tensor, valid: Tensor | None
-    ) -> None:
+    def edited(self, seen: Seen, block: Block) -> list[SiteResult]:
+        """The local comparison of a layer that was seen, held to another block."""
+        layer, enter = seen.segment.layer, seen.enter
+        assert layer is not None and enter is not None
+        judge = Judge(self.dtype, self.judge.policy)
+        self._local(judge, seen.run, layer, block, seen.sites, enter)
+        return judge.settle()
+
+    def _local(self, judge: Judge, run: Run, layer: Layer, block: Block, sites: Sites, enter: Tensor) -> None:
         main, noise = self._main, self._noise
+        prefix = self.prefix(layer.stack) + f"layers.{layer.number}."
+        valid = self._valid(layer.stack)
         wide = {k: v.to(self.wide) for k, v in sites.items()}
-        weight = self._weight(self.wide)
+        weight = self.weight(self.wide)
         branch = main.branch(layer, _some(run.outputs, None, main.dtype)) if main.full else None
         ours: BranchFunction | None = None
         if branch is not None:
@@ -140,20 +147,20 @@ class Pass:
             against = None
             if name == "branch" and noise is not None:
                 against = value
-            self.judge.add(
+            judge.add(
                 prefix + site, "local", sites[site], Expected(value, noisy.get(site), against, spellings),
                 valid=valid, is_norm=norm is not None,
             )  # fmt: skip
         if branch is None:
             for site in sites:
                 if site.endswith(".branch"):
-                    self.judge.nothing(prefix + site, "local", sites[site])
+                    judge.nothing(prefix + site, "local", sites[site])
 
     def _noisy(self, run: Run, layer: Layer, block: Block, sites: Sites, enter: Tensor) -> dict[str, Tensor]:
         """Every site of the layer in the dtype judged, on the candidate's own inputs; branches on the first rows."""
         noise = self._noise
         low = self.dtype != torch.float32
-        norm = assembly.rounded(self._weight(self.dtype)) if low else assembly.exact(self._weight(self.dtype))
+        norm = assembly.rounded(self.weight(self.dtype)) if low else assembly.exact(self.weight(self.dtype))
         found = assembly.local(block, sites, enter, None, norm)
         if noise is None:
             return found
@@ -172,7 +179,7 @@ class Pass:
         source = assembly.source_of(block, site, sites, enter)
         if source is None:
             return ()
-        w, b, state = norm.parameters(self._weight(self.dtype))
+        w, b, state = norm.parameters(self.weight(self.dtype))
         return tuple(variants(norm.spec, source, w, b, state or None))
 
     def _free(
@@ -200,7 +207,7 @@ class Pass:
 
     def _step(self, chain: Chain, layer: Layer, block: Block) -> dict[str, Tensor]:
         reference = chain.reference
-        weight = self._weight(reference.dtype)
+        weight = self.weight(reference.dtype)
         norm = assembly.rounded(weight) if chain.rounded else assembly.exact(weight)
         made = assembly.layer(block, chain.states[layer.stack], reference.branch(layer, chain.ends), norm)
         chain.states[layer.stack] = made["state"]
@@ -210,7 +217,7 @@ class Pass:
 
     def _between(self, run: Run, segment: Segment, sites: Sites, chains: list[Chain], observe: Observer) -> None:
         for stack in self.candidate.program.stacks:
-            prefix = self._prefix(stack.name)
+            prefix = self.prefix(stack.name)
             if prefix + "embed" in sites:
                 self._begin(run, stack.name, prefix, sites, chains)
             if run.ends_in(segment, stack):
@@ -262,7 +269,7 @@ class Pass:
 
     def _head(self, run: Run, sites: Sites, chains: list[Chain]) -> None:
         stack = self.candidate.program.stacks[-1].name
-        logits, last = sites["logits"], sites.get(self._prefix(stack) + "final_norm", run.left(stack))
+        logits, last = sites["logits"], sites.get(self.prefix(stack) + "final_norm", run.left(stack))
         valid = self._valid(stack)
         main = chains[0].reference
         if not main.full or last is None:
@@ -289,8 +296,8 @@ class Pass:
     def _local_norm(self, name: str, site: NormSite, source: Tensor, sites: Sites, valid: Tensor | None) -> None:
         if "local" not in self.modes:
             return
-        value = assembly.exact(self._weight(self.wide))(site, source.to(self.wide))
-        weight = self._weight(self.dtype)
+        value = assembly.exact(self.weight(self.wide))(site, source.to(self.wide))
+        weight = self.weight(self.dtype)
         low = self.dtype != torch.float32
         noisy = (assembly.rounded(weight) if low else assembly.exact(weight))(site, source)
         w, b, state = site.parameters(weight)
@@ -298,16 +305,17 @@ class Pass:
         self.judge.add(name, "local", sites[name], Expected(value, noisy, None, spellings), valid=valid, is_norm=True)
 
     def _norm(self, chain: Chain, site: NormSite, x: Tensor) -> Tensor:
-        weight = self._weight(chain.reference.dtype)
+        weight = self.weight(chain.reference.dtype)
         return (assembly.rounded(weight) if chain.rounded else assembly.exact(weight))(site, x)
 
     # -- small things -----------------------------------------------------------------------------------------------
 
-    def _weight(self, dtype: torch.dtype) -> Callable[[str], Tensor]:
+    def weight(self, dtype: torch.dtype) -> Callable[[str], Tensor]:
         """Weights as the candidate's dtype holds them, widened: rounding them is not an error of the candidate."""
         return lambda key: self.weights.tensor(key, self.dtype).to(dtype)
 
-    def _prefix(self, stack: str) -> str:
+    def prefix(self, stack: str) -> str:
+        """What the names of a stack's sites begin with."""
         return f"{stack}." if self.several else ""
 
     def _valid(self, stack: str) -> Tensor | None:

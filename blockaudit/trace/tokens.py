@@ -12,8 +12,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from blockaudit.checkpoint.files import read_capped, reason
+from blockaudit.checkpoint.decode import DECODERS
+from blockaudit.checkpoint.files import open_regular, pread_all, read_capped, reason
+from blockaudit.checkpoint.header import read_header
 from blockaudit.errors import RequestError
+from blockaudit.records.checkpoint import TensorHeader
 from blockaudit.records.trace_file import TOKENS
 
 _MAX_BYTES = 64 << 20
@@ -130,24 +133,30 @@ def _npy(path: str) -> dict[str, Any]:
 
 
 def _safetensors(path: str) -> dict[str, Any]:
-    from blockaudit.checkpoint.decode import DECODERS
-    from blockaudit.checkpoint.header import read_header
-
     header, faults = read_header(path, os.path.basename(path))
     if faults:
         raise ValueError(faults[0].message)
-    data = read_capped(path, _MAX_BYTES)
-    found: dict[str, Any] = {}
-    for key, tensor in header.tensors.items():
+    descriptor, _ = open_regular(path)
+    try:
         # A trace holds its sites beside its tokens.
-        if key not in TOKENS:
-            continue
-        if tensor.dtype[0] not in "IUB" or tensor.dtype not in DECODERS:
-            raise ValueError(f"{key}: expected whole numbers, found {tensor.dtype}")
-        start, stop = (header.data_start + offset for offset in tensor.data_offsets)
-        values = torch.tensor(list(DECODERS[tensor.dtype](data[start:stop])), dtype=torch.int64)
-        found[key] = cast("Any", values.reshape(tensor.shape)).tolist()
-    return found
+        return {
+            key: _whole_numbers(descriptor, header.data_start, key, tensor)
+            for key, tensor in header.tensors.items()
+            if key in TOKENS
+        }
+    finally:
+        os.close(descriptor)
+
+
+def _whole_numbers(descriptor: int, data_start: int, key: str, tensor: TensorHeader) -> Any:
+    """One tensor as lists."""
+    if tensor.dtype[0] not in "IUB" or tensor.dtype not in DECODERS:
+        raise ValueError(f"{key}: expected whole numbers, found {tensor.dtype}")
+    if tensor.nbytes > _MAX_BYTES:
+        raise ValueError(f"{key}: {tensor.nbytes:,} bytes, more than the {_MAX_BYTES:,} that are read")
+    data = pread_all(descriptor, tensor.nbytes, data_start + tensor.data_offsets[0])
+    values = torch.tensor(list(DECODERS[tensor.dtype](data)), dtype=torch.int64)
+    return cast("Any", values.reshape(tensor.shape)).tolist()
 
 
 def _batch(found: dict[str, Any], vocab: int | None, pad: int) -> Batch:

@@ -13,6 +13,7 @@ from transformers.models.cohere.modeling_cohere import CohereLayerNorm
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.nemotron.modeling_nemotron import NemotronLayerNorm1P
+from transformers.models.olmo.modeling_olmo import OlmoLayerNorm
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
@@ -80,6 +81,24 @@ def test_our_own_spelling_of_a_fused_operator_is_all_but_exact(name: str, dtype:
         expected = module(x)
     for other in norms.variants(spec, x, weight, bias):
         assert _bits(expected, other) <= most
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_heads_with_their_own_weights_are_reproduced_to_the_bit(dtype: torch.dtype) -> None:
+    module = CohereLayerNorm((4, 16), eps=1e-5).to(dtype)
+    module.weight.data = torch.randn(4, 16, generator=torch.Generator().manual_seed(1)).to(dtype)
+    x = _rows(16, dtype).reshape(6, 16, 4, 16)
+    spec = replace(LAYER, scale="per_head", cast_order="cast_after_scale")
+    with torch.no_grad():
+        assert _bits(module(x), norms.released(spec, x, module.weight)) == 0.0
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_olmo_widens_before_the_fused_operator(dtype: torch.dtype) -> None:
+    """The operator on float32, then one cast: all but the operator on the narrow row (exact in float32)."""
+    x = _rows(768, dtype)[0]
+    different = _bits(OlmoLayerNorm(768)(x), norms.released(replace(LAYER, scale="none"), x))
+    assert different == 0.0 if dtype == torch.float32 else different < 1e-3
 
 
 def test_a_wider_weight_widens_the_result_as_in_the_release() -> None:

@@ -27,7 +27,7 @@ EPSILON, OTHER = runs.EPSILON, "decoder.mlp.norm_in.epsilon"
 def _sound() -> Audit:
     """A checkpoint with nothing wrong in its files."""
     checkpoint = open_checkpoint(str(TINY))
-    reconciled = reconcile(checkpoint, library("llama").manifest, checkpoint.config)
+    reconciled = reconcile(checkpoint, library("llama").manifest, checkpoint.config, whole=False)
     return Audit(checkpoint, checkpoint.config, "trace", reconciled)
 
 
@@ -92,8 +92,12 @@ FIRES: list[tuple[ContractRow, list[str], str]] = [
     (
         measured("decoder.dropout.mlp_output.active", False, True),
         ["dropout-active-in-eval"],
-        "measured as true in layer",
+        "as true in layer 1",
     ),
+    (measured("decoder.final_norm.bias", True, False, "", stored=True), ["norm-bias-missing"], "measured as false"),
+    (measured("decoder.final_norm.bias", False, True, ""), ["norm-bias-unexpected"], "measured as true"),
+    (measured("decoder.mlp.bias.up", True, False, stored=True), ["branch-bias-missing"], "as false in layer 1"),
+    (measured("decoder.mlp.bias.up", False, True, stored=False), ["branch-bias-unexpected"], "as true in layer 1"),
     (measured(SCALE, 1.0, 1e-4), ["residual-dropped"], "measured as 0.0001"),
     (measured(SCALE, 1.0, 2.0003), ["residual-scale-mismatch", "residual-duplicated"], "in layer 1"),
     (measured(SCALE, 1.0, 0.5), ["residual-scale-mismatch"], "measured as 0.5"),
@@ -108,11 +112,19 @@ def test_what_the_numbers_contradict_has_its_own_rule(row: ContractRow, names: l
     assert all("measured: rows of" in f.evidence for f in found)
 
 
+def test_a_norm_of_another_family_has_no_bias_to_miss() -> None:
+    site = "decoder.final_norm"
+    found = said(measured(f"{site}.family", "layernorm", "rmsnorm"), measured(f"{site}.bias", True, False, stored=True))
+    assert [f.name for f in found] == ["norm-family-mismatch"]
+
+
 def test_a_norm_that_is_measured_elsewhere_has_moved() -> None:
     left, entered = "decoder.mlp.norm_in.present", "decoder.mlp.norm_post.present"
     (finding,) = said(measured(left, True, False), measured(entered, False, True))
     assert finding.name == "placement-mismatch"
-    assert finding.message == ("decoder.mlp is declared, and as measured in layer 1 the norm stands at norm_post")
+    assert finding.message == (
+        "decoder.mlp.norm_in is declared, and as measured in layer 1 the norm stands at norm_post"
+    )
 
 
 def test_an_edit_that_has_a_row_is_one_fault() -> None:

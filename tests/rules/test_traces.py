@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from blockaudit.reconcile.audit import Audit
-from blockaudit.records.conformance import Blind, Conformance, Identified
+from blockaudit.records.conformance import Blind, Conformance, Difference, Identified
 from blockaudit.records.contract import ContractRow, Statement
 from blockaudit.records.report import Finding
 from blockaudit.rules import registry
@@ -57,6 +57,14 @@ FIRES: dict[str, tuple[str, Conformance, str, list[str]]] = {
     "nothing explains it": (
         "trace-divergence", runs.run(sites=runs.SITES, explained=False), runs.FAULT,
         ["no edit of the manifest explains it"],
+    ),
+    "a site is finite on one side alone": (
+        "trace-divergence",
+        runs.run(sites=(runs.site(
+            "embed", metric="non_finite", observed=3.0, tolerance=0.0, passed=False,
+            difference=Difference(0.1, 0.1, 0.9, non_finite=3),
+        ),)),
+        "embed", ["in local mode: 3 numbers are finite on one side alone"],
     ),
     "an observation is no number": (
         "trace-divergence", runs.run(sites=(runs.site("embed", observed=float("nan"), passed=False),)), "embed",

@@ -42,10 +42,8 @@ def norm(
 ) -> Tensor:  # fmt: skip
     """One norm, cast before or after the weight, its moments in `work`."""
     z, v = moments(x.to(work), family, correction)
-    if not outside and family != "scalenorm":
-        y = z * torch.rsqrt(v + epsilon)
-    else:
-        y = z / root(v, epsilon, outside)
+    multiplied = not outside and family != "scalenorm"
+    y = z * torch.rsqrt(v + epsilon) if multiplied else z / root(v, epsilon, outside)
     gain = 1.0 if weight is None else weight + offset if before else weight.to(work) + offset
     if before:
         y = gain * y.to(x.dtype)
@@ -92,5 +90,5 @@ def random_case(rng: random.Random, width: int, dtype: torch.dtype) -> Case:
         truth |= {"work_dtype": str(dtype)[6:]}
     else:
         truth |= {"work_dtype": str(work)[6:], "cast_order": "cast_before_scale" if before else "cast_after_scale"}
-    keys = dict(family=family, epsilon=epsilon, outside=outside, correction=correction, offset=offset)
+    keys = {"family": family, "epsilon": epsilon, "outside": outside, "correction": correction, "offset": offset}
     return Case(lambda x: norm(x, weight, bias, **keys, work=work, before=before), weight, bias, truth)

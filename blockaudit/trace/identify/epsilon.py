@@ -1,4 +1,4 @@
-"""From the divisors of rows to the epsilon inside them: what all rows allow, and what they allow with 99 % likelihood."""
+"""From the divisors of rows to the epsilon inside them: what all rows allow, and what they make likely."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from blockaudit.trace.identify.formulas import Divisor, Rounds, Rows, Spelling, spread
-from blockaudit.trace.identify.rounding import NARROW, Interval, unit, unrounded
+from blockaudit.trace.identify.rounding import NARROW, Interval, noise, unrounded
+from blockaudit.trace.identify.typed import ndtr, unique
 
 # Errors of r, in units of one float32 rounding of v: no more than this in any row ...
 _ROOT = 4.0
@@ -46,7 +47,7 @@ def fit(rows: Rows, r: Interval, divisor: Divisor, how: Rounds, spelling: Spelli
     if how.work in NARROW:
         per_row = _narrow(r, moment, divisor, how.work, spelling)
     else:
-        per_row = _wide(r, moment, divisor, slack * _ROOT * unit(how.work))
+        per_row = _wide(r, moment, divisor, slack * _ROOT * noise(how.work))
     low, high = per_row[0].clamp_min(0), per_row[1].clamp_max(_LARGEST)
     start, end = float(low.max()), float(high.min())
     if not start <= end:
@@ -74,7 +75,7 @@ def _wide(r: Interval, moment: Interval, divisor: Divisor, doubt: float) -> Inte
 
 def _narrow(r: Interval, moment: Interval, divisor: Divisor, dtype: torch.dtype, spelling: Spelling) -> Interval:
     """Each step back through one rounding: the row's factor, the root, and the sum with epsilon."""
-    fuzz = 4 * unit(torch.float32)
+    fuzz = 4 * noise(torch.float32)
     found = r if spelling.divide else unrounded(r, dtype)
     root = _root(found)
     gone = ~(r[0] <= r[1]) | ~(found[0] <= found[1])
@@ -123,8 +124,8 @@ def _likely(
         return *bounds, 0.0
     low, high, v = low[usable], high[usable], v[usable]
     # One rounding of r, in units of epsilon.
-    scale = slack * unit(how.work) * ((v.sqrt() + bounds[1]) / 2 if divisor.outside else v + bounds[1])
-    different = len(torch.unique(v.float()))
+    scale = slack * noise(how.work) * ((v.sqrt() + bounds[1]) / 2 if divisor.outside else v + bounds[1])
+    different = len(unique(v.float()))
     grid = torch.linspace(bounds[0], bounds[1], _GRID, dtype=torch.float64)
     level = _profile(low, high, scale.clamp_min(1e-140), grid) * (different / len(v))
     kept = grid[level >= float(level.max()) - _DROP]
@@ -142,6 +143,6 @@ def _profile(low: Tensor, high: Tensor, scale: Tensor, grid: Tensor) -> Tensor:
         below, above = low / scale - bias, high / scale - bias
         at = grid[:, None] / scale
         for wide in _SPREADS:
-            inside = torch.special.ndtr((above - at) / wide) - torch.special.ndtr((below - at) / wide)
+            inside = ndtr((above - at) / wide) - ndtr((below - at) / wide)
             best = torch.maximum(best, inside.clamp_min(1e-30).log().sum(-1))
     return best

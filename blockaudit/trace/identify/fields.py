@@ -55,11 +55,13 @@ class Explained:
 def solved(found: Sequence[Explained], rows: Rows, declared: NormSpec | None, why: str = "") -> list[Solved]:
     """One `Solved` per field of the norm (records.norm_spec)."""
     if not found:
-        reason = why or ("no row to read" if not len(rows.x) else "none of the formulas that were tried gives these rows")
+        reason = why or (
+            "no row to read" if not len(rows.x) else "none of the formulas that were tried gives these rows"
+        )
         return [unknown(field, reason) for field in FIELDS]
     said = f"{len(found)} of the formulas tried give all {len(rows.x)} rows" if len(found) > 1 else ""
     said = said or f"the one formula that gives all {len(rows.x)} rows of {rows.x.shape[-1]}"
-    made = [
+    return [
         _agreed("family", found, lambda e: e.named(declared), said),
         _agreed("center", found, lambda e: e.divisor is not None and e.divisor.center, said),
         *_epsilon(found, declared, said),
@@ -70,7 +72,6 @@ def solved(found: Sequence[Explained], rows: Rows, declared: NormSpec | None, wh
         _work(found, rows, declared, said),
         _cast(found, rows, declared, said),
     ]
-    return made
 
 
 def _agreed(field: str, found: Sequence[Explained], of: Callable[[Explained], Any], said: str) -> Solved:

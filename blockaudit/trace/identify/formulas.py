@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from blockaudit.trace.identify.rounding import NARROW, Interval, cell, divide, factor, unit, unrounded, widen
+from blockaudit.trace.identify.rounding import NARROW, Interval, cell, divide, factor, noise, unrounded, widen
 
 
 @dataclass(frozen=True)
 class Affine:
-    """How a row is scaled and shifted. `offset` None: the weight is not applied; `rounded`: offset + weight in dtype."""
+    """How a row is scaled and shifted. `offset` None: no weight is applied; `rounded`: offset + weight in its dtype."""
 
     offset: float | None = 0.0
     rounded: bool = False
@@ -88,7 +87,7 @@ class Rows:
             z = (self.x - self.narrow_mean()).double()
             return z, torch.zeros_like(z)
         size = self.wide.square().mean(-1, keepdim=True).sqrt()
-        return self.wide - self.mean, unit(work) * (4 * size + 2 * self.wide.abs())
+        return self.wide - self.mean, noise(work) * (4 * size + 2 * self.wide.abs())
 
     def gain(self, affine: Affine) -> Tensor | None:
         """What multiplies the row, float64; None for 1."""
@@ -136,7 +135,7 @@ def product(rows: Rows, affine: Affine, how: Rounds, slack: float = 1.0) -> Inte
 
     `slack` multiplies what the arithmetic between the roundings may be off.
     """
-    u = slack * unit(torch.float32 if how.work in NARROW else how.work)
+    u = slack * noise(torch.float32 if how.work in NARROW else how.work)
     y, gain = rows.y.double(), rows.gain(affine)
     bias = rows.bias.double() if affine.bias and rows.bias is not None else torch.zeros(1, dtype=torch.float64)
     found = cell((y, y), rows.dtype)
@@ -171,7 +170,7 @@ def spread(rows: Rows, divisor: Divisor, work: torch.dtype, spelling: Spelling) 
     n = 1 if divisor.family == "scalenorm" else size - divisor.correction
     if work in NARROW:
         return _narrow_moment(rows, divisor, n, spelling)
-    u, zero = unit(work), torch.zeros((), dtype=torch.float64)
+    u, zero = noise(work), torch.zeros((), dtype=torch.float64)
     z = rows.wide - rows.mean if divisor.center else rows.wide
     v = z.square().sum(-1) / n
     mean = rows.mean[:, 0].abs() if divisor.center else zero
@@ -180,7 +179,7 @@ def spread(rows: Rows, divisor: Divisor, work: torch.dtype, spelling: Spelling) 
 
 
 def _narrow_moment(rows: Rows, divisor: Divisor, n: int, spelling: Spelling) -> Interval:
-    """v as a narrow dtype holds it: squares rounded one by one unless one operator takes the variance."""
+    """The moment as a narrow dtype holds it: squares rounded one by one unless one operator takes the variance."""
     if spelling.var and divisor.center:
         moment = (rows.wide - rows.mean).square().sum(-1) / n
     else:
@@ -192,7 +191,7 @@ def _narrow_moment(rows: Rows, divisor: Divisor, n: int, spelling: Spelling) -> 
             moment = mean * (squares.shape[-1] / n)
         else:
             moment = squares.sum(-1) / n
-    doubt = 8 * unit(torch.float32) * moment
+    doubt = 8 * noise(torch.float32) * moment
     low, high = moment - doubt, moment + doubt
     return snap_nearest(low, rows.dtype), snap_nearest(high, rows.dtype)
 
@@ -200,4 +199,3 @@ def _narrow_moment(rows: Rows, divisor: Divisor, n: int, spelling: Spelling) -> 
 def snap_nearest(values: Tensor, dtype: torch.dtype) -> Tensor:
     """Rounded once to `dtype`, as float64."""
     return values.to(dtype).double()
-

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from blockaudit.trace.identify.formulas import Affine, Divisor, Rounds, Rows, Sp
 from blockaudit.trace.identify.probes import probe_rows
 from blockaudit.trace.identify.rounding import NARROW, Interval
 from blockaudit.trace.identify.solved import Solved
+from blockaudit.trace.identify.typed import unique
 
 Ask = Callable[[Tensor], Tensor]
 
@@ -42,9 +43,9 @@ def identify_norm(
 ) -> list[Solved]:
     """The fields of the norm that made y of x ([..., D], as captured in `dtype`), one `Solved` each.
 
-    weight and bias: [D] or one number, as stored. `ask` runs the candidate's own norm on [n, D] rows in `dtype`; without
-    it the captured rows are all there is. `alpha`: the stored scalar of a dyt. `declared` names what several names fit,
-    and gives `if_declared`; it never decides a field.
+    weight and bias: [D] or one number, as stored. `ask` runs the candidate's own norm on [n, D] rows in `dtype`;
+    without it the captured rows are all there is. `alpha`: the stored scalar of a dyt. `declared` chooses
+    between names of one function, and gives `if_declared`; it never decides a field.
     """
     captured = rows_of(x, y, weight, bias, dtype)
     if ask is None:
@@ -59,14 +60,11 @@ def identify_norm(
 
 
 def explains(rows: Rows, spec: NormSpec, alpha: float | None = None) -> bool:
-    """Whether some rounding of this spec gives these rows bit for bit; its epsilon and offset are the spec's."""
-    for found in explanations(rows, alpha):
-        same_affine = found.affine.bias == spec.bias and (
-            found.affine.offset == (None if spec.scale == "none" or rows.weight is None else spec.scale_offset)
-        )
-        if same_affine and found.divides_like(spec) and found.fit.low <= (spec.epsilon or 0.0) <= found.fit.high:
-            return True
-    return False
+    """Whether some rounding of this spec gives these rows bit for bit; its epsilon, offset and bias are the spec's."""
+    return any(
+        e.divides_like(spec) and (e.divisor is None or e.fit.low <= (spec.epsilon or 0.0) <= e.fit.high)
+        for e in explanations(rows, alpha, spec)
+    )
 
 
 def rows_of(x: Tensor, y: Tensor, weight: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Rows:
@@ -75,21 +73,24 @@ def rows_of(x: Tensor, y: Tensor, weight: Tensor | None, bias: Tensor | None, dt
     flat = torch.cat((x.detach().reshape(-1, size), y.detach().reshape(-1, size)), -1).to(dtype).cpu()
     flat = flat[torch.isfinite(flat).all(-1)]
     if len(flat):
-        flat = torch.unique(flat.double(), dim=0).to(dtype)
+        flat = unique(flat.double(), dim=0).to(dtype)
     order = flat[:, :size].double().square().mean(-1).argsort()
     most = max(_BUDGET // size, 2 * _QUICK)
     if len(order) > most:
         rest = order[most // 2 :]
         order = torch.cat((order[: most // 2], rest[:: -(-len(rest) // (most // 2))]))
     flat = flat[order]
-    vectors = [None if v is None else v.detach().cpu().reshape(-1) for v in (weight, bias)]
-    return Rows(flat[:, :size].contiguous(), flat[:, size:].contiguous(), *vectors, dtype)
+    w, b = (None if v is None else v.detach().cpu().reshape(-1) for v in (weight, bias))
+    return Rows(flat[:, :size].contiguous(), flat[:, size:].contiguous(), w, b, dtype)
 
 
-def explanations(rows: Rows, alpha: float | None = None) -> list[Explained]:
-    """Every formula under which no row is left over, with its epsilons; none where nothing explains them all."""
+def explanations(rows: Rows, alpha: float | None = None, like: NormSpec | None = None) -> list[Explained]:
+    """Every formula under which no row is left over, with its epsilons; none where nothing explains them all.
+
+    `like`: only those that apply the weight and the bias as this spec does.
+    """
     for slack in _SLACKS if len(rows.x) else ():
-        found = [*_divided(rows, slack), *_undivided(rows, slack, alpha)]
+        found = [*_divided(rows, slack, like), *_undivided(rows, slack, alpha, like)]
         # What holds to float64's own precision is no float32 arithmetic.
         exact = [e for e in found if e.how.work == torch.float64]
         if found:
@@ -97,57 +98,54 @@ def explanations(rows: Rows, alpha: float | None = None) -> list[Explained]:
     return []
 
 
-@dataclass(frozen=True)
-class _Way:
-    center: bool
-    affine: Affine
-    how: Rounds
-
-
-def _ways(rows: Rows) -> Iterator[_Way]:
+def _ways(rows: Rows, like: NormSpec | None) -> Iterator[tuple[Affine, Rounds]]:
     for affine in affines(rows.weight, rows.bias):
-        for how in rounds(rows.dtype, affine, rows.weight is not None):
-            yield from (_Way(center, affine, how) for center in (False, True))
-
-
-def _divided(rows: Rows, slack: float) -> Iterator[Explained]:
-    quick = rows.take(torch.linspace(0, len(rows.x) - 1, min(_QUICK, len(rows.x))).long().unique())
-    for way in _ways(rows):
-        if _possible(quick, way, slack) is None:
+        if like is not None and not _applied_like(affine, rows, like):
             continue
-        r = _possible(rows, way, slack)
+        yield from ((affine, how) for how in rounds(rows.dtype, affine, rows.weight is not None))
+
+
+def _applied_like(affine: Affine, rows: Rows, spec: NormSpec) -> bool:
+    offset = None if rows.weight is None or spec.scale == "none" else spec.scale_offset
+    return affine.offset == offset and affine.bias == (spec.bias and rows.bias is not None)
+
+
+def _divided(rows: Rows, slack: float, like: NormSpec | None) -> Iterator[Explained]:
+    quick = rows.take(torch.linspace(0, len(rows.x) - 1, min(_QUICK, len(rows.x))).long())
+    for (affine, how), center in product(_ways(rows, like), (False, True)):
+        if _possible(quick, center, affine, how, slack) is None:
+            continue
+        r = _possible(rows, center, affine, how, slack)
         if r is None:
             continue
-        fits = [(divisor, fit(rows, r, divisor, way.how, spelling, slack)) for divisor, spelling in _divisors(way)]
+        fits = [(divisor, fit(rows, r, divisor, how, spelling, slack)) for divisor, spelling in _divisors(center, how)]
         best = max((f.likelihood for _, f in fits if f.holds), default=0.0)
         for divisor, found in fits:
             if found.holds and found.likelihood >= best - _FAR:
-                yield Explained(divisor.family, divisor, way.affine, way.how, found)
+                yield Explained(divisor.family, divisor, affine, how, found)
 
 
-def _possible(rows: Rows, way: _Way, slack: float) -> Interval | None:
-    r = reciprocals(rows, way.center, way.affine, way.how, slack)
+def _possible(rows: Rows, center: bool, affine: Affine, how: Rounds, slack: float) -> Interval | None:
+    r = reciprocals(rows, center, affine, how, slack)
     return r if bool((r[0] <= r[1]).all()) else None
 
 
-def _divisors(way: _Way) -> Iterator[tuple[Divisor, Spelling]]:
-    families = ("layernorm",) if way.center else ("rmsnorm", "scalenorm")
+def _divisors(center: bool, how: Rounds) -> Iterator[tuple[Divisor, Spelling]]:
     spellings = [Spelling()]
-    if way.how.work in NARROW:
-        spellings = [Spelling(var, divide) for var in {False, way.center} for divide in (False, True)]
-    for family in families:
-        for outside in (False, True):
-            for correction in (0, 1) if way.center else (0,):
-                yield from ((Divisor(family, outside, correction), spelling) for spelling in spellings)
+    if how.work in NARROW:
+        spellings = [Spelling(var, divide) for var in {False, center} for divide in (False, True)]
+    corrections = (0, 1) if center else (0,)
+    for family in ("layernorm",) if center else ("rmsnorm", "scalenorm"):
+        for outside, correction, spelling in product((False, True), corrections, spellings):
+            yield Divisor(family, outside, correction), spelling
 
 
-def _undivided(rows: Rows, slack: float, alpha: float | None) -> Iterator[Explained]:
+def _undivided(rows: Rows, slack: float, alpha: float | None, like: NormSpec | None) -> Iterator[Explained]:
     """No division: the row itself (r is 1 in every row), and Dynamic Tanh."""
-    for affine in affines(rows.weight, rows.bias):
-        for how in rounds(rows.dtype, affine, rows.weight is not None):
-            low, high = reciprocals(rows, False, affine, how, slack)
-            if bool(((low <= 1) & (high >= 1)).all()):
-                yield Explained("none", None, affine, how, Fit(0.0, 0.0, len(low)))
-            between = dyt.alphas(rows, affine, how, slack)
-            if between is not None and (alpha is None or between[0] <= alpha <= between[1]):
-                yield Explained("dyt", None, affine, how, Fit(*between, len(low)))
+    for affine, how in _ways(rows, like):
+        low, high = reciprocals(rows, False, affine, how, slack)
+        if bool(((low <= 1) & (high >= 1)).all()):
+            yield Explained("none", None, affine, how, Fit(0.0, 0.0, len(low)))
+        between = dyt.alphas(rows, affine, how, slack)
+        if between is not None and (alpha is None or between[0] <= alpha <= between[1]):
+            yield Explained("dyt", None, affine, how, Fit(*between, len(low)))

@@ -24,6 +24,11 @@ def unit(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps / 2
 
 
+def noise(work: torch.dtype) -> float:
+    """One rounding of the arithmetic in `work`; in float64 our own is as large and comes on top."""
+    return unit(work) * (4 if work == torch.float64 else 1)
+
+
 def name(dtype: torch.dtype) -> str:
     """`torch.float32` -> `float32`."""
     return str(dtype).removeprefix("torch.")
@@ -48,7 +53,9 @@ def cell(values: Interval, dtype: torch.dtype) -> Interval:
     below, above = (neighbour(low.to(dtype), False).double(), neighbour(high.to(dtype), True).double())
     if dtype == torch.float64:
         return below, above
-    return torch.where(torch.isinf(low), low, (low + below) / 2), torch.where(torch.isinf(high), high, (high + above) / 2)
+    return torch.where(torch.isinf(low), low, (low + below) / 2), torch.where(
+        torch.isinf(high), high, (high + above) / 2
+    )
 
 
 def snap(values: Interval, dtype: torch.dtype) -> Interval:

@@ -44,7 +44,7 @@ def epsilon_in(low: float, high: float, conventional: Sequence[float] = CONVENTI
     inside = [c for c in conventional if low <= c <= high]
     if high / low <= _NAMES and len(inside) == 1:
         return inside[0]
-    return float(f"{(low * high) ** 0.5:.6g}") if high / low <= _VALUE else None
+    return shortest(low, high) if high / low <= _VALUE else None
 
 
 def number_in(low: float, high: float, plain: Sequence[float], narrow: float = 0.02) -> float | None:
@@ -53,4 +53,14 @@ def number_in(low: float, high: float, plain: Sequence[float], narrow: float = 0
     if not high - low <= narrow * max(1.0, abs(middle)):
         return None
     inside = [p for p in plain if low <= p <= high]
-    return inside[0] if len(inside) == 1 else float(f"{middle:.6g}")
+    return inside[0] if len(inside) == 1 else shortest(low, high)
+
+
+def shortest(low: float, high: float) -> float:
+    """The number of fewest digits that an interval holds, near its middle."""
+    middle = (low + high) / 2
+    for digits in range(1, 17):
+        short = float(f"{middle:.{digits}g}")
+        if low <= short <= high:
+            return short
+    return middle
