@@ -51,7 +51,9 @@ def conform(
         _option("The dtype that is judged: checkpoint, float32, bfloat16 or float16. float32 localises.", "DTYPE"),
     ] = "checkpoint",
     batch: Annotated[int, _option("Sequences of random tokens.", "N")] = 2,
-    seq_len: Annotated[int, _option("Tokens in each.", "N")] = 128,
+    seq_len: Annotated[
+        int | None, _option("Tokens in each (default: 128, or as many as the model has positions).", "N")
+    ] = None,
     seed: Annotated[int, _option("Of the random tokens and probe rows.", "N")] = 0,
     tokens: Annotated[str | None, _option("Token ids to run instead: .json, .npy or .safetensors.", "FILE")] = None,
     tolerance: Annotated[str | None, _option("A tolerance policy, .json or .yaml.", "FILE")] = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from blockaudit.manifest.check_checkpoint import checkpoint
+from blockaudit.manifest.check_functions import functions
 from blockaudit.manifest.check_joined import runtime, tensor
 from blockaudit.manifest.check_norms import norms
 from blockaudit.manifest.check_stacks import stacks
@@ -43,7 +44,7 @@ def check_manifest(manifest: Manifest) -> list[str]:
     if broken:
         # With an expression that cannot be read, what follows would only repeat it.
         return list(dict.fromkeys(broken))
-    found = [*_header(manifest), *stacks(manifest), *norms(manifest), *tensors(manifest)]
+    found = [*_header(manifest), *stacks(manifest), *norms(manifest), *tensors(manifest), *functions(manifest)]
     return list(dict.fromkeys(found))
 
 

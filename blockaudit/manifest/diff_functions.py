@@ -46,6 +46,8 @@ def differing(one: Functions, two: Functions, depths: Mapping[str, int]) -> Iter
             mine, theirs = (_windowed(f, field, depths.get(field.partition(".")[0], 0)) for f in (one, two))
             if mine is None or theirs is None:
                 continue  # a window that one does not have is told by its size
+        if field == f"{owner}.scale":
+            mine, theirs = _of_scores(one, owner), _of_scores(two, owner)
         if not all(r is None or r.known for r in (mine, theirs)) or _value(mine) == _value(theirs):
             continue
         sized = field.rpartition(".")[2] in SIZES and not (_fixed(mine) and _fixed(theirs))
@@ -72,6 +74,15 @@ def _windowed(functions: Functions, field: str, depth: int) -> Resolved | None:
     if layers is None or window is None or window.value is None:
         return None
     return replace(layers, value=[n for n in layers.value if n < depth])
+
+
+def _of_scores(functions: Functions, owner: str) -> Resolved | None:
+    """The factor of the scores over head_dim^(-1/2), which it is where it is not given."""
+    scale, width = functions.get(f"{owner}.scale"), functions.get(f"{owner}.head_dim")
+    if scale is None or width is None or not (scale.known and isinstance(width.value, int)):
+        return scale
+    over = 1.0 if scale.value is None else round(scale.value * width.value**0.5, 9)
+    return replace(scale, value=over)
 
 
 def _value(resolved: Resolved | None) -> Any:

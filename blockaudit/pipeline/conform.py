@@ -33,7 +33,7 @@ def conform(
     device: str = "auto",
     dtype: str = "checkpoint",
     batch: int = 2,
-    seq_len: int = 128,
+    seq_len: int | None = None,
     seed: int = 0,
     tokens: str | None = None,
     tolerance: str | None = None,

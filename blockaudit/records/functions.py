@@ -34,13 +34,13 @@ class Alibi(Struct, frozen=True):
 
 
 class Relative(Struct, frozen=True):
-    """T5's learned bias of scores by bucket of the distance (Raffel et al. 2020). The table's role is `relative_bias`."""
+    """T5's learned bias of scores by bucket of distance (Raffel et al. 2020). The table's role: `relative_bias`."""
 
     max_distance: Value = 128
 
 
 class Latent(Struct, frozen=True):
-    """Multi-head latent attention (DeepSeek-V2): a head's queries and keys are `nope_dim` plain and `rope_dim` turned."""
+    """Latent attention (DeepSeek-V2 2024): a head's queries and keys are `nope_dim` plain and `rope_dim` turned."""
 
     nope_dim: Value = None
     rope_dim: Value = None
@@ -88,7 +88,7 @@ class Routing(Struct, frozen=True):
 
 
 class FeedForward(Struct, frozen=True):
-    """down(act(up x)), or down(act(gate x) * up x); of a mixture, the sum over the chosen experts and the shared one."""
+    """down(act(up x)), or down(act(gate x) * up x); of a mixture, the sum over the chosen and the shared experts."""
 
     activation: Value
     fused: Literal["gate_up", "up_gate", "interleaved"] | None = None

@@ -5,6 +5,8 @@ writes them back. `UNSET` marks a field that the file does not give; a norm site
 `norm`.
 """
 
+# ruff: noqa: RUF012 - msgspec gives every record a copy of a mutable default; ruff only knows its own base class.
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +16,6 @@ from msgspec import UNSET, UnsetType
 
 from blockaudit.records.functions import Attention, FeedForward, Head, Inputs
 from blockaudit.records.values import Bound, Struct, Value
-
 
 NormFamily = Literal[
     "layernorm", "layernorm_std_eps", "rmsnorm", "prmsnorm", "scalenorm", "groupnorm", "instancenorm", "batchnorm",

@@ -1,4 +1,4 @@
-"""Activations by the names that config.json uses (transformers 5.24.0: activations.py, ACT2CLS), written as formulas."""
+"""Activations as formulas, by the names that config.json uses (transformers 5.24.0: activations.py, ACT2CLS)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x * Phi(x), Phi the distribution function of the standard normal (Hendrycks and Gimpel 2016)."""
+    """The product x * Phi(x), Phi the distribution function of the standard normal (Hendrycks and Gimpel 2016)."""
     return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
 
 
@@ -20,12 +20,12 @@ def gelu_tanh(x: Tensor) -> Tensor:
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """x * sigmoid(1.702 x), the logistic approximation of GELU."""
+    """The product x * sigmoid(1.702 x), the logistic approximation of GELU."""
     return x * torch.sigmoid(1.702 * x)
 
 
 def silu(x: Tensor) -> Tensor:
-    """x * sigmoid(x) (Elfwing, Uchibe and Doya 2017)."""
+    """The product x * sigmoid(x) (Elfwing, Uchibe and Doya 2017)."""
     return x * torch.sigmoid(x)
 
 
@@ -40,7 +40,7 @@ def relu2(x: Tensor) -> Tensor:
 
 
 def linear(x: Tensor) -> Tensor:
-    """x itself."""
+    """The identity."""
     return x
 
 

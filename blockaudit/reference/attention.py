@@ -50,7 +50,7 @@ def heads(spec: AttentionSpec, tensors: Tensors, x: Tensor, source: Tensor) -> H
 
 
 def _normed(tensors: Tensors, site: str, x: Tensor, head_dim: int) -> Tensor:
-    """x [B, S, H * D] by heads [B, S, H, D], normalised head by head, or before that as one row where so declared."""
+    """Rows x [B, S, H * D] by heads [B, S, H, D], normalised head by head, or before as one row where so declared."""
     width = tensors.norm_width(site)
     if width is not None and width == x.shape[-1] != head_dim:
         return apart(tensors.norm(site, x), -1, head_dim)
@@ -58,7 +58,7 @@ def _normed(tensors: Tensors, site: str, x: Tensor, head_dim: int) -> Tensor:
 
 
 def projected(spec: AttentionSpec, tensors: Tensors, x: Tensor, source: Tensor) -> Heads:
-    """q [B, S, H * D], k [B, K, G * D], v [B, K, G * Dv], whatever projections they share."""
+    """The projections q [B, S, H * D], k [B, K, G * D], v [B, K, G * Dv], whatever projections they share."""
     if not tensors.has("qkv"):
         q = tensors.linear("q", x)
         if tensors.has("kv"):

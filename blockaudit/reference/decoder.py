@@ -1,4 +1,4 @@
-"""The full reference: a model that a manifest declares, executed from its formulas and its checkpoint's tensors alone."""
+"""The full reference: the model that a manifest declares, executed from formulas and the checkpoint's tensors alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from blockaudit.reference import assembly
 from blockaudit.reference.assembly import UnresolvedError
 from blockaudit.reference.attention import Scene, attention, visible
 from blockaudit.reference.embedding import embedded, entered, logits
-from blockaudit.reference.feed_forward import feed_forward
+from blockaudit.reference.feed_forward import feed_forward, routed
 from blockaudit.reference.positions import Table, alibi_bias, distance_buckets, rotary_table
 from blockaudit.reference.refusal import refusal
 from blockaudit.reference.spec import AttentionSpec, RotarySpec, attention_spec, feed_forward_spec, inputs_spec
@@ -22,7 +22,7 @@ from blockaudit.reference.tensors import Tensors, Weights
 
 @dataclass(frozen=True, slots=True)
 class Stacked:
-    """The inputs of one stack: ids and valid [B, S], rotary tables and biases of scores as far as they were asked for."""
+    """The inputs of one stack: ids and valid [B, S]; rotary tables and biases of scores, once they were asked for."""
 
     ids: Tensor
     valid: Tensor
@@ -92,7 +92,7 @@ class FullReference:
     def branch(
         self, stack: str, layer: int, branch: str, x: Tensor, context: Context, memory: Tensor | None = None
     ) -> Tensor:
-        """The sublayer alone on its (normalised) input x [B, S, d_model]; memory [B, K, d_model] for cross-attention."""
+        """The sublayer alone on what it reads, x [B, S, d_model]; memory [B, K, d_model] for cross-attention."""
         owner = assembly.owner(self.bound, stack, layer, branch)
         tensors = Tensors(self.bound, self._weights, owner, stack, layer)
         if "attention" not in str(self.bound.fields[f"{owner}.kind"].value):
@@ -103,6 +103,18 @@ class FullReference:
             raise UnresolvedError(f"{owner}: reads a memory that no stack gives")
         scene = self._scene(stack, owner, spec, layer, context, memory if crossed else None)
         return attention(spec, tensors, x, layer, scene)
+
+    def routes(self, stack: str, layer: int, branch: str, x: Tensor) -> Tensor | None:
+        """The experts of each row of x [B, S, d_model], in ascending order [B, S, top_k]; None of a dense branch."""
+        owner = assembly.owner(self.bound, stack, layer, branch)
+        if "attention" in str(self.bound.fields[f"{owner}.kind"].value):
+            return None
+        spec = feed_forward_spec(self.bound, owner)
+        if spec.routing is None:
+            return None
+        tensors = Tensors(self.bound, self._weights, owner, stack, layer)
+        chosen = routed(spec.routing, tensors, x.flatten(0, -2))[1]
+        return chosen.sort(-1).values.view(*x.shape[:-1], -1)
 
     def head(self, state: Tensor, context: Context | None = None) -> Tensor | None:
         """Logits [B, S, vocab] of the state after the final norm; None where the class has no language model head."""

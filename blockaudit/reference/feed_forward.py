@@ -33,7 +33,7 @@ def perceptron(spec: FeedForwardSpec, tensors: Tensors, x: Tensor, of: str = "",
 
 
 def unfused(layout: str | None, y: Tensor) -> tuple[Tensor, Tensor]:
-    """gate and up, [..., d_ff] each, out of one projection [..., 2 * d_ff]."""
+    """The gate and the up part, [..., d_ff] each, out of one projection [..., 2 * d_ff]."""
     if layout == "interleaved":
         return y[..., 0::2], y[..., 1::2]
     first, second = y.chunk(2, -1)
@@ -42,15 +42,22 @@ def unfused(layout: str | None, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def mixture(spec: FeedForwardSpec, routing: RoutingSpec, tensors: Tensors, x: Tensor) -> Tensor:
     """The weighted sum of each row's experts, [N, d_model]. Only experts that a row goes to are read."""
-    logits = tensors.linear("router", x.to(working(x.dtype)) if routing.wide else x).to(working(x.dtype))
-    correction = tensors.get("router.correction") if tensors.has("router.correction") else None
-    weights, chosen = route(routing, logits, correction)
+    weights, chosen = routed(routing, tensors, x)
     y = torch.zeros_like(x)
-    for expert in (int(e) for e in torch.unique(chosen)):
+    for expert in range(int(chosen.max()) + 1):
         row, place = torch.where(chosen == expert)
+        if not len(row):
+            continue
         out = perceptron(spec, tensors, x[row], "expert.", e=expert)
         y = y.index_add(0, row, out * weights[row, place, None].to(out.dtype))
     return y
+
+
+def routed(routing: RoutingSpec, tensors: Tensors, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights and numbers of the experts of each row of x [N, d_model]: [N, top_k] each."""
+    logits = tensors.linear("router", x.to(working(x.dtype)) if routing.wide else x).to(working(x.dtype))
+    correction = tensors.get("router.correction") if tensors.has("router.correction") else None
+    return route(routing, logits, correction)
 
 
 def route(spec: RoutingSpec, logits: Tensor, correction: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -36,7 +36,7 @@ def position_rows(spec: InputsSpec, ids: Tensor, valid: Tensor) -> Tensor:
 
 
 def rotary_table(spec: RotarySpec, positions: Tensor, dtype: torch.dtype) -> Table:
-    """cos and sin of position * frequency, [B, S, dim / 2] each. positions: [B, S] whole numbers."""
+    """The cos and sin of position * frequency, [B, S, dim / 2] each. positions: [B, S] whole numbers."""
     work = working(dtype)
     frequencies, factor = rotary_frequencies(spec, int(positions.max()) + 1, work)
     angles = positions[..., None].to(work) * frequencies.to(positions.device)
@@ -129,7 +129,7 @@ _SCALED: dict[str, Callable[[RotarySpec, int, torch.dtype], tuple[Tensor, float]
 
 
 def rotate(x: Tensor, table: Table, interleaved: bool) -> Tensor:
-    """x with its leading pairs turned: (a, b) -> (a cos - b sin, b cos + a sin). x: [B, H, S, D], table: [B, S, d/2]."""
+    """Turn the leading pairs: (a, b) -> (a cos - b sin, b cos + a sin). x: [B, H, S, D], table: [B, S, dim / 2]."""
     cos, sin = table[0][:, None], table[1][:, None]
     dim = 2 * cos.shape[-1]
     turned, rest = x[..., :dim], x[..., dim:]
@@ -146,7 +146,7 @@ def rotate(x: Tensor, table: Table, interleaved: bool) -> Tensor:
 
 
 def alibi_slopes(heads: int) -> Tensor:
-    """2^(-8 h / n) for n heads, a power of two; other counts take every second slope of 2 n (Press et al. 2022). [H]."""
+    """2^(-8 h / n) for n heads, a power of two; more take every second slope of 2 n (Press et al. 2022). [H]."""
     whole = 2 ** math.floor(math.log2(heads))
     base, finer = 2 ** (-8 / whole), 2 ** (-4 / whole)
     slopes = [base**h for h in range(1, whole + 1)] + [finer**h for h in range(1, 2 * (heads - whole), 2)]
@@ -154,7 +154,7 @@ def alibi_slopes(heads: int) -> Tensor:
 
 
 def alibi_bias(spec: AlibiSpec, heads: int, valid: Tensor, dtype: torch.dtype) -> Tensor:
-    """slope * position of the key * scale, [B, H, 1, S]: a row's own position only adds a constant. valid: [B, S]."""
+    """Slope * position of the key * scale, [B, H, 1, S]; a row's own position adds a constant. valid: [B, S]."""
     positions = ((valid.long().cumsum(1) - 1) * valid.long())[:, None, None, :]
     rounded = getattr(torch, spec.dtype) if spec.dtype else working(dtype)
     slopes = alibi_slopes(heads).to(torch.float32).to(valid.device, rounded)[None, :, None, None]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from blockaudit.records.bound import BoundManifest
 from blockaudit.reference import assembly
 from blockaudit.reference.assembly import UnresolvedError
-from blockaudit.reference.spec import attention_spec, feed_forward_spec, head_activation, inputs_spec
+from blockaudit.reference.spec import RoutingSpec, attention_spec, feed_forward_spec, head_activation, inputs_spec
 
 # Tensors that a branch must have, as alternatives of which one is whole.
 _ATTENTION = (("qkv", "o"), ("q", "k", "v", "o"), ("q", "kv", "o"), ("kv_a", "kv_b", "o"))
@@ -81,6 +81,23 @@ def _branch(bound: BoundManifest, owner: str, kind: str, memory: str) -> Iterato
         if roles & {"gate_up", "expert.gate_up"} and spec.fused is None:
             yield f"{owner}.fused: the layout of the projection is not given"
         yield from _whole(owner, roles, _MIXTURE if spec.routing is not None else _PERCEPTRON)
+        yield from _experts(bound, owner, spec.routing)
+
+
+def _experts(bound: BoundManifest, owner: str, routing: RoutingSpec | None) -> Iterator[str]:
+    """What the number of experts does not allow."""
+    router = next((e for e in bound.expected if e.owner == owner and e.role == "router"), None)
+    if routing is None or router is None or not router.shape or router.shape[0] is None:
+        return
+    experts, groups = router.shape[0], routing.groups or 1
+    if not groups or experts % groups:
+        yield f"{owner}.routing: {experts} experts are not {groups} groups of one size"
+    elif routing.groups is not None and (routing.top_groups or 0) not in range(1, groups + 1):
+        yield f"{owner}.routing.top_groups is {routing.top_groups}, of {groups} groups"
+    elif routing.top_k > (experts // groups) * (routing.top_groups or 1):
+        yield f"{owner}.routing.top_k is {routing.top_k}, of {experts} experts"
+    elif routing.groups is not None and experts // groups < 2:
+        yield f"{owner}.routing: a group needs two experts"
 
 
 def _has(bound: BoundManifest, owner: str, role: str) -> bool:

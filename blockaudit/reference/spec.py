@@ -10,6 +10,7 @@ import msgspec
 from blockaudit.records.bound import BoundManifest
 from blockaudit.reference.activations import ACTIVATIONS
 from blockaudit.reference.assembly import UnresolvedError
+from blockaudit.reference.reader import Reader
 
 ROTARY_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 
@@ -103,80 +104,16 @@ class InputsSpec(msgspec.Struct, frozen=True):
     projected: str = "tokens"
 
 
-class _Reader:
-    """Values under one owner. Each method raises UnresolvedError with the name of a field that is not as it must be."""
-
-    def __init__(self, bound: BoundManifest, owner: str) -> None:
-        self._bound = bound
-        self._owner = owner
-
-    def has(self, name: str) -> bool:
-        """Whether the manifest says anything of it."""
-        return any(f.startswith(f"{self._owner}.{name}") for f in self._bound.functions)
-
-    def raw(self, name: str) -> Any:
-        found = self._bound.functions.get(f"{self._owner}.{name}")
-        if found is not None and not found.known:
-            raise UnresolvedError(f"{self._owner}.{name} depends on config.json, which does not give it")
-        return None if found is None else found.value
-
-    def number(self, name: str) -> float | None:
-        value = self.raw(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UnresolvedError(f"{self._owner}.{name} is {value!r}: expected a number")
-        return float(value)
-
-    def count(self, name: str) -> int | None:
-        value = self.number(name)
-        if value is not None and (value != int(value) or value < 0):
-            raise UnresolvedError(f"{self._owner}.{name} is {value:g}: expected a whole number")
-        return None if value is None else int(value)
-
-    def flag(self, name: str) -> bool:
-        value = self.raw(name)
-        if value is not None and not isinstance(value, bool):
-            raise UnresolvedError(f"{self._owner}.{name} is {value!r}: expected true or false")
-        return bool(value)
-
-    def word(self, name: str, words: tuple[str, ...]) -> str:
-        value = self.raw(name)
-        if value not in words:
-            raise UnresolvedError(f"{self._owner}.{name} is {value!r}: expected one of {', '.join(words)}")
-        return value
-
-    def numbers(self, name: str) -> tuple[float, ...]:
-        value = self.raw(name)
-        if not isinstance(value, list | tuple):
-            raise UnresolvedError(f"{self._owner}.{name} is {value!r}: expected a list of numbers")
-        return tuple(float(v) for v in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-
-    def needed(self, name: str, value: float | int | None) -> Any:
-        if value is None:
-            raise UnresolvedError(f"{self._owner}.{name} is not given")
-        return value
-
-    def must(self, name: str) -> float:
-        """A number that has to be there."""
-        return self.needed(name, self.number(name))
-
-    def must_count(self, name: str) -> int:
-        """A whole number that has to be there."""
-        return self.needed(name, self.count(name))
-
-
 def attention_spec(bound: BoundManifest, owner: str) -> AttentionSpec:
     """The attention branch `owner` (`decoder.self_attention`). Raises UnresolvedError."""
-    read = _Reader(bound, owner)
+    read = Reader(bound, owner)
     if not read.has("heads"):
         raise UnresolvedError(f"{owner}: the manifest does not say what the attention computes")
     if read.flag("bidirectional"):
         raise UnresolvedError(f"{owner}.bidirectional is set; the reference has no mask for it")
-    kind, head_dim = bound.fields[f"{owner}.kind"].value, read.must_count("head_dim")
+    kind, head_dim = bound.fields[f"{owner}.kind"].value, read.size("head_dim")
     if bound.fields.get(f"{owner}.score_route") and bound.fields[f"{owner}.score_route"].value != "none":
         raise UnresolvedError(f"{owner}.score_route: scores that join from earlier layers are not in the reference")
-    softcap = bound.fields.get(f"{owner}.softcap")
     alibi = read.has("alibi") and bool(read.raw("alibi.present"))
     rotary = rotary_spec(bound, f"{owner}.rotary", head_dim) if read.has("rotary.") and not alibi else None
     local = rotary_spec(bound, f"{owner}.window_rotary", head_dim) if read.has("window_rotary.") else None
@@ -184,40 +121,34 @@ def attention_spec(bound: BoundManifest, owner: str) -> AttentionSpec:
     scale = head_dim**-0.5 if scale is None else scale
     if read.flag("scale_by_mscale") and rotary is not None and rotary.type != "default" and rotary.mscale_all_dim:
         scale *= yarn_length_factor(read.needed("rotary.factor", rotary.factor), rotary.mscale_all_dim) ** 2
-    heads, kv_heads = read.must_count("heads"), read.must_count("kv_heads")
-    if not heads or not kv_heads or heads % kv_heads:
+    heads, kv_heads = read.size("heads"), read.size("kv_heads")
+    if heads % kv_heads:
         raise UnresolvedError(f"{owner}: {heads} heads cannot share {kv_heads} heads of keys and values")
     return AttentionSpec(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        value_dim=read.must_count("value_dim"),
+        value_dim=read.size("value_dim"),
         scale=scale,
         scale_by_layer=read.flag("scale_by_layer"),
         causal="causal" in str(kind),
-        softcap=None if softcap is None else _softcap(owner, softcap.value, softcap.known),
+        softcap=read.field("softcap"),
         fused=read.raw("fused") and read.word("fused", ("qkv", "per_head", "per_group")),
         clip=read.number("clip"),
         window=read.count("window"),
         window_layers=tuple(read.raw("window_layers") or ()),
         rotary=rotary,
         window_rotary=local,
-        alibi=AlibiSpec(read.must("alibi.scale"), read.raw("alibi.dtype")) if alibi else None,
-        max_distance=read.must_count("relative.max_distance") if read.has("relative.") else None,
-        nope_dim=read.must_count("latent.nope_dim") if read.has("latent.") else None,
-        rope_dim=read.must_count("latent.rope_dim") if read.has("latent.") else None,
+        alibi=AlibiSpec(read.must("alibi.scale"), read.dtype("alibi.dtype")) if alibi else None,
+        max_distance=read.size("relative.max_distance") if read.has("relative.") else None,
+        nope_dim=read.size("latent.nope_dim") if read.has("latent.") else None,
+        rope_dim=read.size("latent.rope_dim") if read.has("latent.") else None,
     )
-
-
-def _softcap(owner: str, value: Any, known: bool) -> float | None:
-    if not known:
-        raise UnresolvedError(f"{owner}.softcap depends on config.json, which does not give it")
-    return None if value is None else float(value)
 
 
 def rotary_spec(bound: BoundManifest, owner: str, head_dim: int) -> RotarySpec:
     """The rotary positions `owner` (`decoder.self_attention.rotary`). Raises UnresolvedError."""
-    read = _Reader(bound, owner)
+    read = Reader(bound, owner)
     kind = read.word("type", ROTARY_TYPES)
     dim = read.count("dim")
     dim = head_dim if dim is None else dim
@@ -232,8 +163,9 @@ def rotary_spec(bound: BoundManifest, owner: str, head_dim: int) -> RotarySpec:
         if (value := read.number(name)) is not None
     }  # fmt: skip
     longest = read.count("max_length")
+    _positive(owner, given)
     found = RotarySpec(
-        theta=read.must("theta"),
+        theta=read.above("theta", 1.0),
         dim=dim,
         interleaved=read.word("pairing", ("half", "interleaved")) == "interleaved",
         type=kind,
@@ -246,9 +178,20 @@ def rotary_spec(bound: BoundManifest, owner: str, head_dim: int) -> RotarySpec:
     )
     for name in _NEEDS[kind]:
         read.needed(name, getattr(found, name))
+    if kind == "dynamic" and dim < 4:
+        raise UnresolvedError(f"{owner}.dim is {dim}: dynamic scaling needs more than one pair")
     if kind == "longrope" and {len(found.short_factor), len(found.long_factor)} != {dim // 2}:
         raise UnresolvedError(f"{owner}: short_factor and long_factor do not have {dim // 2} entries")
     return found
+
+
+def _positive(owner: str, given: dict[str, Any]) -> None:
+    """Factors and bounds are above 0; what multiplies a logarithm may be anything."""
+    for name, value in given.items():
+        if value <= 0 and not name.startswith("mscale"):
+            raise UnresolvedError(f"{owner}.{name} is {value:g}: expected more than 0")
+    if given.get("low_freq_factor") is not None and given.get("low_freq_factor") == given.get("high_freq_factor"):
+        raise UnresolvedError(f"{owner}: low_freq_factor and high_freq_factor are the same")
 
 
 _NEEDS: dict[str, tuple[str, ...]] = {
@@ -268,19 +211,19 @@ def yarn_length_factor(factor: float, mscale: float) -> float:
 
 def feed_forward_spec(bound: BoundManifest, owner: str) -> FeedForwardSpec:
     """The feed-forward branch `owner` (`decoder.mlp[moe]`). Raises UnresolvedError."""
-    read = _Reader(bound, owner)
+    read = Reader(bound, owner)
     if not read.has("activation"):
         raise UnresolvedError(f"{owner}: the manifest does not say what the feed-forward computes")
     return FeedForwardSpec(
         activation=read.word("activation", tuple(ACTIVATIONS)),
         fused=read.raw("fused"),
-        routing=_routing(_Reader(bound, f"{owner}.routing")) if read.has("routing.") else None,
+        routing=_routing(Reader(bound, f"{owner}.routing")) if read.has("routing.") else None,
     )
 
 
-def _routing(read: _Reader) -> RoutingSpec:
+def _routing(read: Reader) -> RoutingSpec:
     return RoutingSpec(
-        top_k=read.must_count("top_k"),
+        top_k=read.size("top_k"),
         score=read.word("score", ("softmax", "sigmoid")),
         normalise=read.flag("normalise"),
         groups=read.count("groups"),
@@ -292,9 +235,11 @@ def _routing(read: _Reader) -> RoutingSpec:
 
 def inputs_spec(bound: BoundManifest, stack: str) -> InputsSpec:
     """How ids become the first state of a stack: tokens alone, where the manifest says nothing else."""
-    read = _Reader(bound, f"{stack}.inputs")
+    read = Reader(bound, f"{stack}.inputs")
     if not read.has("positions"):
         return InputsSpec()
+    if read.raw("positions") == "tokens":
+        read.must_count("padding_id")
     return InputsSpec(
         positions=read.raw("positions"),
         offset=read.must_count("offset"),
@@ -305,4 +250,4 @@ def inputs_spec(bound: BoundManifest, stack: str) -> InputsSpec:
 
 def head_activation(bound: BoundManifest) -> str:
     """The activation of the transform before the logits. Raises UnresolvedError."""
-    return _Reader(bound, "head").word("activation", tuple(ACTIVATIONS))
+    return Reader(bound, "head").word("activation", tuple(ACTIVATIONS))

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from blockaudit.records.bound import BoundManifest, ExpectedTensor
-from blockaudit.reference.assembly import UnresolvedError, key, spec
 from blockaudit.records.norm_spec import NormSpec
+from blockaudit.reference.assembly import UnresolvedError, key, spec
 from blockaudit.reference.norms import apply, released
 
 # A tensor of the checkpoint by its full key.
@@ -59,7 +59,7 @@ class Tensors:
         return key(self._bound, expected, *self._where, **axes)
 
     def linear(self, role: str, x: Tensor, **axes: int) -> Tensor:
-        """x [..., in] times the matrix (stored out by in, or in by out), plus its bias: [..., out]."""
+        """The product of x [..., in] and the matrix (stored out by in, or in by out), plus its bias: [..., out]."""
         weight = self.get(role, **axes)
         weight = weight if self._roles[role].layout == "in_out" else weight.transpose(-1, -2)
         y = x @ weight.to(x.dtype)

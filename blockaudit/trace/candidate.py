@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch.fx import Node
 
+from blockaudit.graph.flow import op
 from blockaudit.graph.norms import Norm
 from blockaudit.graph.record import Recording
 from blockaudit.graph.steps import Step
@@ -34,11 +34,13 @@ class Segment:
 class Candidate:
     """One model in one dtype, its sites known once, run on any batch."""
 
-    def __init__(self, model: Model, bound: BoundManifest, device: torch.device) -> None:
+    def __init__(self, model: Model, bound: BoundManifest, device: torch.device, like: Candidate | None = None) -> None:
+        """like: the same candidate in float32, whose reading stands in where this dtype's has operators of its own."""
         self.model, self.bound, self.device = model, bound, device
-        self.recording = model.record(_inputs_like(model))
+        self.recording: Recording = model.record(_inputs_like(model))
         self.program: Program = program.read(bound, self.recording)
-        self._runs: dict[tuple[Any, ...], tuple[Recording, dict[Node, Node]]] = {}
+        if like is not None and self.program.unread and not like.program.unread:
+            self.recording, self.program = like.recording, like.program
 
     def run(self, inputs: Inputs) -> Run:
         """The candidate on one batch. Operators are recorded anew for its shapes."""
@@ -56,6 +58,8 @@ class Run:
         self.batch, self.length = inputs["input_ids"].shape
         self._values: Values = self.engine.inputs(inputs.values())
         self._known: Values = {}
+        self._routed: dict[str, torch.Tensor] = {}
+        self._routers: dict[Step, Node | None] = {}
         self._left: dict[str, torch.Tensor] = {}
         self.outputs: dict[str, torch.Tensor] = {}  # what each stack that has run gives, behind its final norm
         self.segments = self._segmented()
@@ -82,7 +86,11 @@ class Run:
     def sites(self, layer: Layer, values: Values) -> Sites:
         """The sites of one layer from values of its nodes, by `branch.site`, `state` last."""
         found: Sites = {}
+        self._routed = {}
         for step in layer.steps:
+            chosen = self._router(step)
+            if chosen in values:
+                self._routed[step.name] = self._experts(values[chosen])
             for site, value in self._step(step, values):
                 found[f"{step.name}.{site}"] = self.rows(value)
         leave = self.at.get(layer.leave)
@@ -193,6 +201,54 @@ class Run:
         value = self.engine.replay(region, {**known, start: self._as(start, x)}, end)
         return self.rows(value)
 
+    def enter(self, stack: str, state: torch.Tensor) -> torch.Tensor:
+        """From the (normalised) embedding to the state that the first layer reads: ALBERT projects it."""
+        program_ = next(s for s in self.candidate.program.stacks if s.name == stack)
+        stream = program_.stream
+        start = stream.embed_norm.output if stream.embed_norm is not None else stream.start
+        if not program_.layers:
+            return state
+        a, b = self.at.get(start), self.at.get(program_.layers[0].enter)
+        region = self.engine.flow.between(a, b) if a is not None and b is not None else []
+        if a is None or b is None or not region:
+            return state
+        known = self.engine.resolved(self.engine.outside(region) - {a}, self._known | self._values)
+        return self.rows(self.engine.replay(region, {**known, a: self._as(a, state)}, b)).to(state.dtype)
+
+    def routes(self, layer: Layer, name: str) -> torch.Tensor | None:
+        """The experts that each row went to when the layer ran last, in ascending order [B, S, top_k]."""
+        del layer
+        return self._routed.get(name)
+
+    def route(self, layer: Layer, name: str, x: torch.Tensor) -> torch.Tensor | None:
+        """The experts that the candidate's own router picks for x."""
+        step = next(s for s in layer.steps if s.name == name)
+        chosen = self._router(step)
+        if chosen is None:
+            return None
+        start = self._ends(step)[0]
+        region = self.engine.flow.between(start, chosen)
+        known = self.engine.resolved(self.engine.outside(region) - {start}, self._known)
+        return self._experts(self.engine.replay(region, {**known, start: self._as(start, x)}, chosen))
+
+    def _experts(self, indices: torch.Tensor) -> torch.Tensor:
+        return indices.reshape(self.batch, -1, indices.shape[-1]).sort(-1).values
+
+    def _router(self, step: Step) -> Node | None:
+        """The numbers of the chosen experts, where a branch chooses."""
+        if step.branch.kind != "moe":
+            return None
+        if step not in self._routers:
+            ends = step.branch.norm_in.output if step.branch.norm_in is not None else step.add.shortcut
+            found = None
+            if ends in self.at and step.branch.core in self.at:
+                region = self.engine.flow.between(self.at[ends], self.at[step.branch.core])
+                last = next((n for n in reversed(region) if op(n) == "topk"), None)
+                users = last.users if last is not None else ()
+                found = next((u for u in users if op(u) == "getitem" and u.args[1] == 1), None)
+            self._routers[step] = found
+        return self._routers[step]
+
     def norm(self, norm: Norm) -> Callable[[torch.Tensor], torch.Tensor] | None:
         """One norm of the last segment as a function of rows [n, D] in the candidate's dtype.
 
@@ -273,6 +329,8 @@ class Run:
             every = [add.shortcut, add.total, branch.update, branch.core, program.leaves(step)]
             every += [m for n in norms for m in (n.source, n.output)]
             found |= {self.at[n] for n in every if n in self.at}
+            chosen = self._router(step)
+            found |= {chosen} if chosen is not None else set()
             regions = [(n.source, n.output) for n in norms] + [(add.shortcut, add.total)]
             start, end = self._ends(step) if all(n in self.at for n in every) else (None, None)
             spans = [(self.at[a], self.at[b]) for a, b in regions if a in self.at and b in self.at]

@@ -84,7 +84,7 @@ def _flat(x: Tensor) -> Tensor:
 
 
 def _rows(candidate: Tensor, reference: Tensor, bits: Tensor | None, dtype: torch.dtype) -> Rows:
-    block = _BLOCK_CPU * torch.get_num_threads() if candidate.device.type == "cpu" else _BLOCK_DEVICE
+    block = _BLOCK_CPU * torch.get_num_threads() if _answers_at_once(candidate) else _BLOCK_DEVICE
     step = max(1, block // max(candidate.shape[-1], 1))
     # One empty block where there are no rows at all, so that there is something to join.
     starts = range(0, max(candidate.shape[0], 1), step)
@@ -101,17 +101,21 @@ def _block(candidate: Tensor, reference: Tensor, bits: Tensor | None, dtype: tor
     error = c - r
     squares = _squares(error), _squares(r), _squares(c)
     non_finite = torch.zeros_like(squares[0])
-    # A processor can be asked at once whether there is anything odd to look at; a device would have to be waited for.
-    on_cpu = candidate.device.type == "cpu"
-    if not on_cpu or not bool(torch.isfinite(squares[0] + squares[1] + squares[2]).all()):
+    at_once = _answers_at_once(candidate)
+    if not at_once or not bool(torch.isfinite(squares[0] + squares[1] + squares[2]).all()):
         c, r, non_finite = _mended(candidate, reference)
         error = c - r
         squares = _squares(error), _squares(r), _squares(c)
     error.abs_()
     largest = error.amax(-1)
-    ulp = largest if on_cpu and not bool(largest.any()) else _ulps(error, r, dtype)
+    ulp = largest if at_once and not bool(largest.any()) else _ulps(error, r, dtype)
     differing = torch.zeros_like(squares[0]) if bits is None else _mismatched(candidate, bits)
     return *squares, largest.double(), ulp.double(), differing, non_finite
+
+
+def _answers_at_once(x: Tensor) -> bool:
+    """Whether it costs nothing to ask if there is anything odd in `x`; a device would have to be waited for."""
+    return x.device.type == "cpu"
 
 
 def _widened(candidate: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,8 +21,8 @@ from blockaudit.records.conformance import MODES, Conformance, Depth, Mode, Site
 from blockaudit.records.contract import Executed, Statement, Testimony
 from blockaudit.records.sites import order
 from blockaudit.records.tolerance import TolerancePolicy
-from blockaudit.trace import models, tolerance
-from blockaudit.trace.candidate import Candidate, Run
+from blockaudit.trace import models, tokens, tolerance
+from blockaudit.trace.candidate import Candidate
 from blockaudit.trace.diagnose import Diagnoser
 from blockaudit.trace.diagnose import merged as diagnosed
 from blockaudit.trace.edits import Edit, proposed
@@ -29,10 +30,15 @@ from blockaudit.trace.identify.solved import Solved
 from blockaudit.trace.judge import NAMES, Judge
 from blockaudit.trace.measure import CASTS, Measurer, merged
 from blockaudit.trace.models import Inputs, Model
-from blockaudit.trace.reference import Full, Reference, Wrapper
-from blockaudit.trace.run import Pass, Seen
+from blockaudit.trace.reference import Full, Wrapper
+from blockaudit.trace.run import Make, Observer, Pass
+from blockaudit.trace.scene import Seen
 from blockaudit.trace.weights import DTYPES, Weights
 
+# Tokens of the padded rows that are run beside the batch: a prime, as no dimension of a model is.
+_SHORT = 7
+_LENGTH = 128
+_BEHIND = 2
 Progress = Callable[[str, int, int], None]
 _BY_NAME = {name: dtype for dtype, name in NAMES.items()}
 
@@ -48,7 +54,7 @@ class Request:
     device: str = "auto"
     dtype: str = "checkpoint"
     batch: int = 2
-    seq_len: int = 128
+    seq_len: int | None = None  # None: 128, or as many as the model has positions
     seed: int = 0
     tokens: dict[str, Tensor] | None = None
     policy: TolerancePolicy | None = None
@@ -75,7 +81,7 @@ class Outcome:
         exact = next(c for c in self.candidates if c.model.dtype == torch.float32)
         low = self.candidates[-1]
         found = testify_candidate(bound, low.recording, exact.recording, None)
-        if low is not exact:
+        if low.recording is not exact.recording:
             return found
         # In float32 alone no cast is to be seen.
         said = {f: s for f, s in found.testimony.statements.items() if not f.endswith((".work_dtype", ".cast_order"))}
@@ -114,16 +120,17 @@ def run(
     try:
         for dtype in dict.fromkeys((torch.float32, release)):
             model = _model(checkpoint, config, asked, dtype, device, weights)
-            one = Candidate(model, bound, device)
+            one = Candidate(model, bound, device, candidates[0] if candidates else None)
             candidates.append(one)
             judge = Judge(dtype, policy)
-            make = _maker(bound, weights, dtype, device, depth)
+            make = _maker(weights, dtype, device, depth)
             work = Pass(one, bound, weights, judge, asked.modes, make, asked.layers)
             diagnoser = Diagnoser(work, partial(_proposed, model))
             measurer = Measurer(work, dtype != torch.float32)
+            observers: list[Observer] = [diagnoser.layer, measurer.look]
             for i, inputs in enumerate(batches):
                 with torch.no_grad():
-                    work.batch(inputs, partial(_observe, diagnoser, measurer if i == 0 else None))
+                    work.batch(inputs, observers if i == 0 else observers[:1], probe=i == 0)
             results += _worst(judge.results)
             diagnosers.append(diagnoser)
             measured = measurer.solved if dtype == torch.float32 else _casts(measured, measurer.solved)
@@ -173,12 +180,6 @@ def _worst(results: Sequence[SiteResult]) -> Iterator[SiteResult]:
         yield max(rows, key=strain)
 
 
-def _observe(diagnoser: Diagnoser, measurer: Measurer | None, seen: Seen) -> None:
-    diagnoser.layer(seen)
-    if measurer is not None:
-        measurer.look(seen)
-
-
 def _proposed(model: Model, seen: Seen) -> list[Edit]:
     if seen.block is None or seen.segment.layer is None:
         return []
@@ -192,12 +193,10 @@ def _casts(
     return {key: [s for s in before.get(key, []) if s.field not in CASTS] + found for key, found in low.items()}
 
 
-def _maker(
-    bound: BoundManifest, weights: Weights, held: torch.dtype, device: torch.device, depth: Depth
-) -> Callable[[torch.dtype, Run], Reference]:
+def _maker(weights: Weights, held: torch.dtype, device: torch.device, depth: Depth) -> Make:
     if depth == "wrapper":
-        return lambda dtype, run: Wrapper(run)
-    return lambda dtype, run: Full(bound, lambda key: weights.tensor(key, held).to(dtype), dtype, device)
+        return lambda bound, dtype, run: Wrapper(run)
+    return lambda bound, dtype, run: Full(bound, lambda key: weights.tensor(key, held).to(dtype), dtype, device)
 
 
 def _depth(bound: BoundManifest) -> tuple[Depth, str]:
@@ -253,17 +252,41 @@ def _batches(asked: Request, bound: BoundManifest, config: dict[str, Any]) -> Se
     if asked.tokens is not None:
         return [asked.tokens]
     vocab = _vocabulary(bound, config)
-    if asked.batch < 1 or asked.seq_len < 1:
-        raise RequestError(f"--batch {asked.batch} --seq-len {asked.seq_len}: both must be at least 1")
-    made = [_tokens(vocab, asked.batch, asked.seq_len, asked.seed)]
-    return made
+    length = _length(asked.seq_len, config)
+    if asked.batch < 1 or length < 1:
+        raise RequestError(f"--batch {asked.batch} --seq-len {length}: both must be at least 1")
+    decoder = tokens.tokens(vocab, asked.batch, length, asked.seed + 1)
+    main = dataclasses.replace(
+        tokens.whole(tokens.tokens(vocab, asked.batch, length, asked.seed)), decoder_input_ids=decoder
+    )
+    return [main.tensors(), _padded(vocab, asked.seed + 2, _pad(config))]
 
 
-def _tokens(vocab: int, batch: int, length: int, seed: int) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(0, vocab, (batch, length), generator=generator)
-    decoder = torch.randint(0, vocab, (batch, length), generator=generator)
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": decoder}
+def _padded(vocab: int, seed: int, pad: int) -> Inputs:
+    """Two short rows, one padded on the left and one on the right."""
+    left = tokens.padded(vocab, 2, _SHORT, seed, side="left", pad=pad)
+    right = tokens.padded(vocab, 2, _SHORT, seed, side="right", pad=pad)
+    ids = torch.stack([left.input_ids[1], right.input_ids[1]])
+    mask = torch.stack([left.attention_mask[1], right.attention_mask[1]])
+    return {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": tokens.tokens(vocab, 2, _SHORT, seed + 1)}
+
+
+def _length(asked: int | None, config: dict[str, Any]) -> int:
+    """Tokens in a sequence. Raises RequestError for more than the model has positions."""
+    names = ("max_position_embeddings", "n_positions", "n_ctx", "max_target_positions")
+    sizes = [v for n in names if isinstance(v := config.get(n), int) and v > 0]
+    # Some tables begin behind the padding's position (RoBERTa, OPT).
+    most = min(sizes) - _BEHIND if sizes else None
+    if asked is None:
+        return _LENGTH if most is None else max(1, min(_LENGTH, most))
+    if sizes and asked > min(sizes):
+        raise RequestError(f"--seq-len {asked}: the model has {min(sizes)} positions (config.json)")
+    return asked
+
+
+def _pad(config: dict[str, Any]) -> int:
+    pad = config.get("pad_token_id")
+    return pad if isinstance(pad, int) and pad >= 0 else 0
 
 
 def _vocabulary(bound: BoundManifest, config: dict[str, Any]) -> int:

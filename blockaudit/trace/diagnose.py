@@ -16,7 +16,8 @@ from blockaudit.reference import assembly
 from blockaudit.reference.assembly import Block, UnresolvedError
 from blockaudit.reference.norms import NormError
 from blockaudit.trace.edits import Edit, together
-from blockaudit.trace.run import Pass, Seen
+from blockaudit.trace.run import Pass
+from blockaudit.trace.scene import Seen
 
 # An edit that removes less of the error than this is no part of an explanation.
 _LEAST = 0.02

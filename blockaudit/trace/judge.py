@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from msgspec.structs import replace
 from torch import Tensor
 
 from blockaudit.records.conformance import Difference, Mode, SiteResult
@@ -20,14 +19,12 @@ NAMES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bf
 class Expected(NamedTuple):
     """What a site should hold: the reference's value, and the noise of the dtype judged.
 
-    `noisy` is the reference in the dtype judged and `against` the wider value that its noise is measured from (None:
-    the value itself); both may hold the first rows of the batch alone. `spellings` are other correct roundings of a
-    norm, the first of them the declared one: candidates are held to its bits.
+    `noisy` is the reference in the dtype judged, of the first rows of the batch alone where that is dear. `spellings`
+    are correct roundings of a norm, the first of them the declared one: candidates are held to its bits.
     """
 
     value: Tensor
     noisy: Tensor | None = None
-    against: Tensor | None = None
     spellings: tuple[Tensor, ...] = ()
 
 
@@ -63,15 +60,20 @@ class Judge:
         is_norm: bool = False,
         probe: str | None = None,
     ) -> None:
-        """Compare one site; nothing waits for the device before `settle`. Shapes that differ are a RuntimeError."""
+        """Compare one site; nothing waits for the device before `settle`. Shapes that differ are a ValueError.
+
+        Where no row counts nothing is compared.
+        """
+        if valid is not None and not bool(valid.any()):
+            self.nothing(site, mode, candidate)
+            return
         rounded = expected.spellings[0] if expected.spellings else None
         pending = compare.difference(
             candidate, expected.value, dtype=self.dtype, valid=_fitting(valid, candidate), bits_against=rounded
         )
         floor = None
         if expected.noisy is not None:
-            against = expected.value if expected.against is None else expected.against
-            some = against[: len(expected.noisy)]
+            some = expected.value[: len(expected.noisy)]
             held = None if valid is None else _fitting(valid[: len(expected.noisy)], expected.noisy)
             floor = compare.difference(expected.noisy, some, dtype=self.dtype, valid=held)
         spread = tuple(
@@ -94,18 +96,20 @@ class Judge:
         for w in self._waiting:
             difference = next(numbers)
             floor = next(numbers) if w.floor is not None else None
-            bits = [next(numbers).bits or 0.0 for _ in w.spread]
-            fresh.append(self._judged(w, difference, floor, max(bits, default=None)))
+            spread = [next(numbers) for _ in w.spread]
+            fresh.append(self._judged(w, difference, floor, spread))
         self._waiting.clear()
         self.results += fresh
         return fresh
 
-    def _judged(self, w: _Waiting, difference: Difference, floor: Difference | None, bits: float | None) -> SiteResult:
+    def _judged(
+        self, w: _Waiting, difference: Difference, floor: Difference | None, spread: list[Difference]
+    ) -> SiteResult:
         name = NAMES[self.dtype]
         if not w.ours:
             return SiteResult(w.site, w.mode, name, difference, "max_abs", 0.0, 0.0, None, None)
-        if floor is not None and bits is not None:
-            floor = replace(floor, bits=bits)
+        if floor is not None and spread:
+            floor = tolerance.widest(floor, spread)
         judged = tolerance.judge(w.site, w.mode, name, difference, floor, self.policy, w.is_norm)
         measured = None if floor is None else floor.rms_rel
         return SiteResult(

@@ -14,7 +14,8 @@ from blockaudit.reference import assembly
 from blockaudit.reference.assembly import NormSite
 from blockaudit.trace.identify.norms import identify_norm
 from blockaudit.trace.identify.solved import Solved
-from blockaudit.trace.run import Pass, Seen
+from blockaudit.trace.run import Pass
+from blockaudit.trace.scene import Seen
 
 # Rows of one site that are looked at.
 _ROWS = 64
@@ -35,7 +36,7 @@ class Measurer:
     def look(self, seen: Seen) -> None:
         """Every norm of what was seen, of which both sides are there."""
         for site, layer, x, y, ask in self._norms(seen):
-            weight = self.work.weight(self.work.dtype)
+            weight = seen.scene.weight(self.work.dtype)
             w, b, _ = site.parameters(weight)
             found = identify_norm(_some(x), _some(y), w, b, dtype=self.work.dtype, ask=ask, declared=site.spec)
             self.solved[site.field, layer] = [s for s in found if not self.low or s.field in CASTS]

@@ -33,6 +33,13 @@ class Layer:
     def leave(self) -> Node:
         return leaves(self.steps[-1])
 
+    def norm(self, branch: str, site: str) -> Norm | None:
+        """The executed norm at `norm_in`, `norm_out` or `norm_post` of a branch."""
+        step = next((s for s in self.steps if s.name == branch), None)
+        if step is None:
+            return None
+        return {"norm_in": step.branch.norm_in, "norm_out": step.branch.norm_out}.get(site, step.add.norm_post)
+
 
 @dataclass(frozen=True)
 class StackProgram:

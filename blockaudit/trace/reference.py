@@ -27,7 +27,11 @@ class Reference(Protocol):
 
     def embed(self, stack: str) -> Tensor | None: ...
 
+    def enter(self, stack: str, state: Tensor) -> Tensor: ...
+
     def branch(self, layer: Layer, ends: States | None = None) -> BranchFunction: ...
+
+    def routes(self, layer: Layer, name: str, x: Tensor) -> Tensor | None: ...
 
     def head(self, state: Tensor) -> Tensor | None: ...
 
@@ -46,6 +50,12 @@ class Wrapper:
     def embed(self, stack: str) -> Tensor | None:
         del stack
         return None
+
+    def enter(self, stack: str, state: Tensor) -> Tensor:
+        return self.run.enter(stack, state)
+
+    def routes(self, layer: Layer, name: str, x: Tensor) -> Tensor | None:
+        return self.run.route(layer, name, x)
 
     def branch(self, layer: Layer, ends: States | None = None) -> BranchFunction:
         del ends  # the candidate's own memory stands in
@@ -72,6 +82,12 @@ class Full:
 
     def embed(self, stack: str) -> Tensor | None:
         return self._decoder.embed(stack, self._context)
+
+    def enter(self, stack: str, state: Tensor) -> Tensor:
+        return self._decoder.enter(stack, state)
+
+    def routes(self, layer: Layer, name: str, x: Tensor) -> Tensor | None:
+        return self._decoder.routes(layer.stack, layer.number, name, x)
 
     def branch(self, layer: Layer, ends: States | None = None) -> BranchFunction:
         memory = (ends or {}).get("encoder")

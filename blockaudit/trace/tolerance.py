@@ -14,7 +14,7 @@ moments 20 to 40 %, an epsilon of 1e-5 for 1e-6 at unit scale 36 x eps(float32) 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -121,6 +121,15 @@ def judge(
         held.append(("bits", difference.bits, _bits(policy.bits, dtype, difference, floor)))
     metric, observed, tolerance = max(held, key=_strain)
     return Judgement(metric, observed, tolerance, observed <= tolerance)
+
+
+def widest(floor: Difference, spread: Sequence[Difference]) -> Difference:
+    """The noise of a norm: of one correct way to compute it, or between the correct ways, whichever is more.
+
+    On rows whose mean is far above their deviation one way alone may be right by luck. `bits` are the spread's.
+    """
+    most = {name: max(getattr(d, name) for d in (floor, *spread)) for name in ("rms_rel", "row_rel", "max_abs")}
+    return replace(floor, **most, bits=max((d.bits or 0.0 for d in spread), default=None))
 
 
 Limit = tuple[str, float, float]  # metric, observed, tolerance

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,21 @@ def test_show_as_json(blockaudit: Run, put: Put) -> None:
         "rms": float(f"{rms:.6g}"),
         "non_finite": 0,
     }
+
+
+LOOK = """
+import sys
+from blockaudit.cli.main import run
+status = run(["trace", "show", sys.argv[1]])
+print(status, *(m for m in ("torch", "transformers", "safetensors", "jsonschema") if m in sys.modules))
+"""
+
+
+def test_show_needs_no_torch(put: Put) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, str(put("a", _values()))], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "0"
 
 
 def test_equal_traces_pass(blockaudit: Run, put: Put) -> None:

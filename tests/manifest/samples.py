@@ -102,7 +102,11 @@ EVERYTHING: dict[str, Any] = {
             "first_layer": 0,
             "stored_layers": {"expr": "n_layers"},
             "layer_kinds": {"even": "l % 2 == 0", "odd": "l % 2 == 1"},
+            "layer_axis": "e",
             "parallel": False,
+            "inputs": {
+                "positions": "tokens", "offset": {"expr": "n_layers"}, "padding_id": 1, "projected": "tokens",
+            },
             "embedding": [{"role": "tokens", "module": "model.embed_tokens", "shape": ["vocab", "d_model"]}],
             "embedding_scale": {"config": "scale", "default": 1.0},
             "embedding_norm": {"module": "model.embed_norm", "shape": ["d_model"]},
@@ -124,9 +128,27 @@ EVERYTHING: dict[str, Any] = {
                         },
                         "norm_out": {"module": "model.layers.{l}.norm_out"},
                     },
+                    "attention": {
+                        "heads": {"expr": "d_model // 8"}, "head_dim": 8, "kv_heads": 4, "value_dim": 8, "scale": 0.5,
+                        "scale_by_layer": True, "scale_by_mscale": False, "fused": "per_group", "clip": 8.0,
+                        "bidirectional": False, "window": {"config": "window", "default": 16},
+                        "window_when": "l % 2 == 0",
+                        "rotary": {
+                            "theta": {"config": ["rope_parameters.rope_theta", "rope_theta"], "default": 10000.0},
+                            "dim": {"expr": "d_model // 16"}, "pairing": "interleaved",
+                            "scaling": {"config": "rope_parameters"}, "max_length": 64, "original_length": 32,
+                        },
+                        "window_rotary": {"theta": 100.0},
+                        "alibi": {"when": "deep", "scale": 1.0, "dtype": "bfloat16"},
+                        "relative": {"max_distance": 128},
+                        "latent": {"nope_dim": 4, "rope_dim": 4},
+                    },
                     "tensors": [
                         {"role": "q", "module": "model.layers.{l}.q_proj", "shape": ["d_model", "d_model"],
                          "bias": True, "layout": "in_out", "when": "n_layers > 1", "optional": False},
+                        {"role": "qkv", "module": "model.layers.{l}.qkv", "shape": ["3 * d_model", "d_model"]},
+                        {"role": "kv_a", "module": "model.layers.{l}.kv_a", "shape": ["d_model", "d_model"]},
+                        {"role": "kv_b", "module": "model.layers.{l}.kv_b", "shape": ["d_model", "d_model"]},
                     ],
                 },
                 {
@@ -141,11 +163,23 @@ EVERYTHING: dict[str, Any] = {
                     "kind": "gated_mlp",
                     "layer_kinds": ["even", "odd"],
                     "when": "n_layers > 0",
-                    "tensors": [{"role": "up", "key": "model.layers.{l}.mlp.{e}.up", "shape": ["d_model", "d_model"]}],
+                    "feed_forward": {
+                        "activation": {"config": "act", "default": "silu"},
+                        "fused": "gate_up",
+                        "routing": {
+                            "top_k": 2, "score": "sigmoid", "normalise": True, "groups": 2, "top_groups": 1,
+                            "scale": 2.5, "work_dtype": "float32",
+                        },
+                    },
+                    "tensors": [
+                        {"role": "up", "key": "model.layers.{l}.mlp.{e}.up", "shape": ["d_model", "d_model"]},
+                        {"role": "router", "key": "model.layers.{l}.mlp.router", "shape": ["n_experts", "d_model"]},
+                    ],
                 },
             ],
             "unplaced": {"stray": {"module": "model.layers.{l}.stray", "shape": ["d_model"], "placement": None}},
             "tensors": [
+                {"role": "relative_bias", "key": "model.bias", "shape": ["32", "8"]},
                 {"role": "inv_freq", "key": "model.layers.{l}.inv_freq", "shape": ["d_model // 2"], "derived": True},
             ],
             "final_norm": {"family": "rmsnorm", "module": "model.norm"},
@@ -159,9 +193,11 @@ EVERYTHING: dict[str, Any] = {
         "lm_head": [
             {"role": "lm_head", "module": "lm_head", "shape": ["vocab", "d_model"],
              "tied_to": "model.embed_tokens.weight", "tie": {"config": "tie_word_embeddings", "default": False}},
+            {"role": "head.dense", "module": "head.dense", "shape": ["d_model", "d_model"]},
         ]
     },
     "buffers": [{"role": "positions", "key": "model.positions", "shape": ["vocab"], "derived": True}],
+    "head": {"activation": "gelu"},
     "config_reads": ["use_cache"],
 }  # fmt: skip
 

@@ -92,3 +92,14 @@ def random_case(rng: random.Random, width: int, dtype: torch.dtype) -> Case:
         truth |= {"work_dtype": str(work)[6:], "cast_order": "cast_before_scale" if before else "cast_after_scale"}
     keys = {"family": family, "epsilon": epsilon, "outside": outside, "correction": correction, "offset": offset}
     return Case(lambda x: norm(x, weight, bias, **keys, work=work, before=before), weight, bias, truth)
+
+
+def random_rows(rng: random.Random, dtype: torch.dtype, most: int = 2**18) -> Tensor:
+    """1 to 512 rows of 32 to 2048 channels: at unit scale or small, of one size or several, with a mean or without."""
+    width, n = rng.choice([32, 64, 100, 128, 384, 768, 1024, 2048]), rng.choice([1, 2, 4, 8, 32, 64, 128, 512])
+    n = min(n, most // width)
+    generator = torch.Generator().manual_seed(rng.randrange(2**31))
+    scale, shift = rng.choice([1.0, 1.0, 0.02, 1e-3, 1e-2, 3.0]), rng.choice([0.0, 0.0, 1.0])
+    rows = scale * (shift + torch.randn(n, width, generator=generator, dtype=torch.float64))
+    sizes = 1 + rng.choice([0.0, 0.5, 1.0]) * torch.rand(n, 1, generator=generator, dtype=torch.float64)
+    return (rows * sizes).to(dtype)

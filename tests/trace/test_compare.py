@@ -188,6 +188,20 @@ def test_shapes_that_differ_are_refused() -> None:
         difference(torch.ones(1, 2), torch.ones(2, 1), dtype=torch.float32)
 
 
+@pytest.mark.parametrize("bad", [0.0, math.nan, math.inf])
+def test_what_a_device_does_says_what_the_processor_says(monkeypatch: pytest.MonkeyPatch, bad: float) -> None:
+    """The way that asks nothing in between, taken on the processor."""
+    candidate, reference = _pair(torch.bfloat16, 40, 64)
+    candidate[3, 3] = bad
+    valid = torch.arange(40) > 2
+    asked: dict[str, Any] = {"dtype": torch.bfloat16, "valid": valid, "bits_against": reference}
+    near = difference(candidate, reference, **asked).settle()
+    monkeypatch.setattr(compare, "_answers_at_once", lambda x: False)
+    far = difference(candidate, reference, **asked).settle()
+    for name in Difference.__struct_fields__:
+        assert getattr(far, name) == pytest.approx(getattr(near, name), rel=1e-5), name
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_device_says_what_the_processor_says() -> None:

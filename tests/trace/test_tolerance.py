@@ -4,6 +4,7 @@ import json
 import re
 import typing
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ from blockaudit import resources
 from blockaudit.errors import RequestError
 from blockaudit.records import tolerance as records
 from blockaudit.records.conformance import MODES, Difference
+from blockaudit.records.norm_spec import NormSpec
 from blockaudit.records.tolerance import EPS, SiteTolerance, TolerancePolicy
+from blockaudit.reference.norms import apply, variants
 from blockaudit.trace.compare import difference
-from blockaudit.trace.tolerance import DEFAULT, completed, described, judge, load
+from blockaudit.trace.probes import rows
+from blockaudit.trace.tolerance import DEFAULT, completed, described, judge, load, widest
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "traces.md"
 PARTS: list[tuple[str, type[Any]]] = [
@@ -245,6 +249,48 @@ def test_exceptions_are_for_the_sites_modes_and_dtypes_that_they_name() -> None:
     last = replace(DEFAULT, sites=(given, SiteTolerance(site="*.branch", reason="exact", rtol=0.0, atol=0.1)))
     assert _judged(replace(ZERO, max_abs=0.09), policy=last).passed
     assert not _judged(replace(ZERO, max_abs=0.11), policy=last).passed
+
+
+def test_the_widest_noise_is_that_of_any_correct_way() -> None:
+    spread = [replace(ZERO, rms_rel=3e-3, bits=0.01), replace(ZERO, max_abs=0.01, bits=0.02)]
+    found = widest(FLOOR, spread)
+    assert (found.rms_rel, found.row_rel, found.max_abs, found.bits) == (3e-3, 3e-3, 0.02, 0.02)
+    assert widest(FLOOR, []) == FLOOR
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("width", [16, 768])
+def test_no_probe_row_is_a_false_alarm_for_a_correct_norm(dtype: torch.dtype, width: int) -> None:
+    wide = torch.float64 if dtype == torch.float32 else torch.float32
+    for seed, (kind, x) in product(range(2), rows(width, seed=0, dtype=dtype).items()):
+        draw = torch.Generator().manual_seed(seed)
+        w, b = ((c + 0.2 * torch.randn(width, generator=draw)).to(dtype) for c in (1, 0))
+        for epsilon in (1e-5, 1e-6, 1e-12):
+            spec = NormSpec(family="layernorm", epsilon=epsilon, center=True, bias=True)
+            truth = apply(spec, x.to(wide), w.to(wide), b.to(wide))
+            first, *others = variants(spec, x, w, b)
+            spread = [difference(v, first, dtype=dtype, bits_against=first).settle() for v in others]
+            floor = widest(difference(first, truth, dtype=dtype).settle(), spread)
+            for norm in (_fused, _unfolded, _folded):
+                found = difference(norm(x, w, b, epsilon), truth, dtype=dtype, bits_against=first).settle()
+                held = _judged(found, floor, dtype=str(dtype).removeprefix("torch."), is_norm=True)
+                assert held.passed, (kind, epsilon, norm.__name__, held)
+
+
+def _fused(x: Tensor, w: Tensor, b: Tensor, epsilon: float) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], w, b, epsilon)
+
+
+def _unfolded(x: Tensor, w: Tensor, b: Tensor, epsilon: float) -> Tensor:
+    h = x.float()
+    centred = h - h.mean(-1, keepdim=True)
+    return (centred / (centred.square().mean(-1, keepdim=True) + epsilon).sqrt() * w.float() + b.float()).to(x.dtype)
+
+
+def _folded(x: Tensor, w: Tensor, b: Tensor, epsilon: float) -> Tensor:
+    variance, mean = torch.var_mean(x.float(), -1, correction=0, keepdim=True)
+    scale = (variance + epsilon).rsqrt()
+    return ((x.float() * scale - mean * scale) * w.float() + b.float()).to(x.dtype)
 
 
 # Simulation: what correct implementations do, and what faults do.

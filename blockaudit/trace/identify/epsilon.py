@@ -19,6 +19,7 @@ _BIASES = (-0.75, 0.0, 0.75)
 # Log likelihood below the best at which a value is still kept: 99.9 % of one degree of freedom.
 _DROP = 5.42
 _GRID = 129
+_REACH = 6 * _SPREADS[-1]
 _LARGEST = 10.0
 
 
@@ -39,8 +40,19 @@ class Fit:
         return self.low <= self.high
 
 
-def fit(rows: Rows, r: Interval, divisor: Divisor, how: Rounds, spelling: Spelling, slack: float = 1.0) -> Fit:
-    """The interval of epsilon for one formula. `slack` multiplies what the arithmetic may be off."""
+def fit(
+    rows: Rows,
+    r: Interval,
+    divisor: Divisor,
+    how: Rounds,
+    spelling: Spelling,
+    slack: float = 1.0,
+    sharp: Interval | None = None,
+) -> Fit:
+    """The interval of epsilon for one formula. `slack` multiplies what the arithmetic may be off.
+
+    `sharp`: r as if no element had an error of its own; what is likely is read off it, where it is given.
+    """
     moment = spread(rows, divisor, how.work, spelling)
     middle = (moment[0] + moment[1]) / 2
     moment = (middle + slack * (moment[0] - middle)).clamp_min(0), middle + slack * (moment[1] - middle)
@@ -54,7 +66,7 @@ def fit(rows: Rows, r: Interval, divisor: Divisor, how: Rounds, spelling: Spelli
         return Fit(start, end, len(low))
     if how.work in NARROW:
         return Fit(*_stored(start, end, how.work), len(low))
-    start, end, likelihood = _likely(rows, r, divisor, how, (start, end), slack)
+    start, end, likelihood = _likely(rows, sharp or r, divisor, how, (start, end), slack)
     return Fit(start, end, len(low), likelihood)
 
 
@@ -118,7 +130,8 @@ def _likely(
     """
     moment = spread(rows, divisor, how.work, Spelling())
     v = (moment[0] + moment[1]) / 2
-    low, high = _wide(r, (v, v), divisor, 0.0)
+    # Elements that contradict each other by less than their error leave a crossed pair.
+    low, high = _wide((torch.minimum(*r), torch.maximum(*r)), (v, v), divisor, 0.0)
     usable = torch.isfinite(low) & torch.isfinite(high) & (low <= high)
     if not bool(usable.any()):
         return *bounds, 0.0
@@ -127,9 +140,12 @@ def _likely(
     scale = slack * noise(how.work) * ((v.sqrt() + bounds[1]) / 2 if divisor.outside else v + bounds[1])
     different = len(unique(v.float()))
     grid = torch.linspace(bounds[0], bounds[1], _GRID, dtype=torch.float64)
-    level = _profile(low, high, scale.clamp_min(1e-140), grid) * (different / len(v))
+    scale = scale.clamp_min(1e-140)
+    # A row whose ends are far off says the same of every epsilon here.
+    near = (bounds[0] - low < _REACH * scale) | (high - bounds[1] < _REACH * scale)
+    level = _profile(low[near], high[near], scale[near], grid) * (different / len(v))
     kept = grid[level >= float(level.max()) - _DROP]
-    weight = scale.clamp_min(1e-140).pow(-2)
+    weight = scale.pow(-2)
     usual = float((scale * weight).sum() / weight.sum())
     allowed = usual * _ROOT / different**0.5 + (bounds[1] - bounds[0]) / (_GRID - 1)
     start, end = float(kept.min()) - allowed, float(kept.max()) + allowed

@@ -10,7 +10,7 @@ from blockaudit.records.norm_spec import NormSpec
 from blockaudit.trace.identify.epsilon import Fit
 from blockaudit.trace.identify.formulas import Affine, Divisor, Rounds, Rows
 from blockaudit.trace.identify.rounding import NARROW, name
-from blockaudit.trace.identify.solved import Solved, epsilon_in, number_in, unknown
+from blockaudit.trace.identify.solved import CONVENTIONAL, Solved, epsilon_in, number_in, unknown
 
 FIELDS = (
     "family", "center", "epsilon", "epsilon_location", "variance_correction", "scale", "scale_offset", "bias",
@@ -102,7 +102,10 @@ def _epsilon(found: Sequence[Explained], declared: NormSpec | None, said: str) -
     value = epsilon_in(low, high) if len(divided) == len(found) else None
     if value is not None and not all(e.fit.low <= value <= e.fit.high for e in divided):
         value = None
-    return [Solved("epsilon", value, (low, high), said, _if_declared(divided, declared))]
+    under = _if_declared(divided, declared)
+    start, end = (low, high) if under is None else under[1]
+    proposals = tuple(c for c in (0.0, *CONVENTIONAL) if start <= c <= end)
+    return [Solved("epsilon", value, (low, high), said, under, proposals)]
 
 
 def _if_declared(found: Sequence[Explained], declared: NormSpec | None) -> tuple[Any, tuple[float, float]] | None:

@@ -21,7 +21,7 @@ from blockaudit.trace.identify.typed import unique
 Ask = Callable[[Tensor], Tensor]
 
 # Elements that are looked at: more say no more than float32's own rounding allows.
-_BUDGET = 2**18
+_BUDGET = 2**20
 _QUICK = 4
 # What the arithmetic may be off, as a multiple of what torch's is; the next only where the one before explains nothing.
 _SLACKS = (1.0, 4.0)
@@ -111,14 +111,16 @@ def _applied_like(affine: Affine, rows: Rows, spec: NormSpec) -> bool:
 
 
 def _divided(rows: Rows, slack: float, like: NormSpec | None) -> Iterator[Explained]:
-    quick = rows.take(torch.linspace(0, len(rows.x) - 1, min(_QUICK, len(rows.x))).long())
+    quick = _quick(rows)
     for (affine, how), center in product(_ways(rows, like), (False, True)):
         if _possible(quick, center, affine, how, slack) is None:
             continue
         r = _possible(rows, center, affine, how, slack)
         if r is None:
             continue
-        fits = [(divisor, fit(rows, r, divisor, how, spelling, slack)) for divisor, spelling in _divisors(center, how)]
+        sharp = reciprocals(rows, center, affine, how, 0.0) if rows.dtype in NARROW else None
+        ways = _divisors(center, how)
+        fits = [(divisor, fit(rows, r, divisor, how, spelling, slack, sharp)) for divisor, spelling in ways]
         best = max((f.likelihood for _, f in fits if f.holds), default=0.0)
         for divisor, found in fits:
             if found.holds and found.likelihood >= best - _FAR:
@@ -142,10 +144,22 @@ def _divisors(center: bool, how: Rounds) -> Iterator[tuple[Divisor, Spelling]]:
 
 def _undivided(rows: Rows, slack: float, alpha: float | None, like: NormSpec | None) -> Iterator[Explained]:
     """No division: the row itself (r is 1 in every row), and Dynamic Tanh."""
+    quick = _quick(rows)
     for affine, how in _ways(rows, like):
-        low, high = reciprocals(rows, False, affine, how, slack)
-        if bool(((low <= 1) & (high >= 1)).all()):
-            yield Explained("none", None, affine, how, Fit(0.0, 0.0, len(low)))
+        if _bare(quick, affine, how, slack) and _bare(rows, affine, how, slack):
+            yield Explained("none", None, affine, how, Fit(0.0, 0.0, len(rows.x)))
+        if dyt.alphas(quick, affine, how, slack) is None:
+            continue
         between = dyt.alphas(rows, affine, how, slack)
         if between is not None and (alpha is None or between[0] <= alpha <= between[1]):
-            yield Explained("dyt", None, affine, how, Fit(*between, len(low)))
+            yield Explained("dyt", None, affine, how, Fit(*between, len(rows.x)))
+
+
+def _bare(rows: Rows, affine: Affine, how: Rounds, slack: float) -> bool:
+    low, high = reciprocals(rows, False, affine, how, slack)
+    return bool(((low <= 1) & (high >= 1)).all())
+
+
+def _quick(rows: Rows) -> Rows:
+    """A few rows of all sizes, on which most formulas fail."""
+    return rows.take(torch.linspace(0, len(rows.x) - 1, min(_QUICK, len(rows.x))).long())

@@ -20,6 +20,8 @@ _SIGMAS = 4.0
 # The least eigenvalue of the columns' cosines at which they are told apart.
 _COLLINEAR = 1e-6
 _ROWS = 6
+# What the solution itself may be off.
+_FLOAT = 256 * unit(torch.float64)
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,9 @@ def _flat(values: list[Tensor]) -> Tensor:
 
 def _doubt(columns: Tensor, result: Tensor, values: Tensor, dtype: torch.dtype) -> Tensor:
     """How far rounding may put each element of the sum off: the terms, the partial sums and the sum are rounded."""
-    terms = (columns * values.T[:, None] if values.dim() == 2 else columns * values[:, None, None]).abs().sum(0)
-    fine = unit(torch.float64 if dtype == torch.float64 else torch.float32)
+    terms = _times(columns, values).abs().sum(0)
+    # In float64 the solution itself is no more exact than what it explains.
+    fine = 16 * unit(dtype) if dtype == torch.float64 else unit(torch.float32)
     return unit(dtype) * (result.abs() + terms) + 4 * fine * terms
 
 
@@ -86,7 +89,7 @@ def _solve(columns: Tensor, result: Tensor, dtype: torch.dtype) -> _Fit:
     # Channel by channel: each is a problem of its own, [D, N, k].
     doubt = _doubt(columns, result, torch.ones(len(columns), dtype=torch.float64), dtype).clamp_min(1e-300)
     each = _least_squares((columns / doubt).permute(2, 1, 0), (result / doubt).T)
-    wide = _Fit(*each, _explained(columns, result, each[0], dtype))
+    wide = _Fit(*each, _explained(columns, result, *each, dtype))
     return wide if wide.explained else fit
 
 
@@ -96,21 +99,30 @@ def _scalars(columns: Tensor, result: Tensor, dtype: torch.dtype) -> _Fit:
     for _ in range(2):  # the second time with the rounding that the first coefficients imply
         doubt = _doubt(columns, result, values, dtype).clamp_min(1e-300)
         values, errors = _least_squares((columns / doubt).flatten(1).T, (result / doubt).flatten())
-    return _Fit(values, errors, _explained(columns, result, values, dtype))
+    return _Fit(values, errors, _explained(columns, result, values, errors, dtype))
 
 
 def _least_squares(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Solution and standard errors of a z = b, a [..., M, k], errors of b no larger than 1."""
     size = length(a, dim=-2, keepdim=True).clamp_min(1e-300)
     gram = pinv((a / size).mT @ (a / size), rtol=1e-14, hermitian=True)
-    size = size.squeeze(-2)
-    values = (gram @ ((a / size.unsqueeze(-2)).mT @ b.unsqueeze(-1))).squeeze(-1) / size
-    return values, gram.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt() / size
+    values, left = torch.zeros_like(size.mT), b.unsqueeze(-1)
+    for _ in range(2):  # once more on what is left, for what the normal equations lose
+        values = values + (gram @ ((a / size).mT @ left)) / size.mT
+        left = b.unsqueeze(-1) - a @ values
+    errors = gram.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt() / size.squeeze(-2)
+    return values.squeeze(-1), errors
 
 
-def _explained(columns: Tensor, result: Tensor, values: Tensor, dtype: torch.dtype) -> bool:
-    made = (columns * (values.T[:, None] if values.dim() == 2 else values[:, None, None])).sum(0)
-    return bool(((made - result).abs() <= 1.25 * _doubt(columns, result, values, dtype)).all())
+def _explained(columns: Tensor, result: Tensor, values: Tensor, errors: Tensor, dtype: torch.dtype) -> bool:
+    made = _times(columns, values).sum(0)
+    allowed = 1.25 * _doubt(columns, result, values, dtype) + _SIGMAS * _times(columns, errors).abs().sum(0)
+    return bool(((made - result).abs() <= allowed).all())
+
+
+def _times(columns: Tensor, values: Tensor) -> Tensor:
+    """Columns [k, N, D] times one number each, [k], or one per channel, [D, k]."""
+    return columns * (values.T[:, None] if values.dim() == 2 else values[:, None, None])
 
 
 def _instead(columns: Tensor, normalised: Tensor, result: Tensor, dtype: torch.dtype) -> tuple[Tensor, _Fit]:
@@ -148,7 +160,7 @@ def _coefficient(name: str, index: int, fit: _Fit, dtype: torch.dtype, why: str 
     field = f"{name}.scale"
     if why is not None:
         return unknown(field, why)
-    values, errors = fit.values[..., index], _SIGMAS * fit.errors[..., index] + 4 * torch.finfo(torch.float64).eps
+    values, errors = fit.values[..., index], _SIGMAS * fit.errors[..., index] + _FLOAT
     if values.dim() == 0:
         low, high = as_stored(float(values - errors), float(values + errors), dtype)
         return Solved(field, number_in(low, high, PLAIN), (low, high), "one number explains every element")

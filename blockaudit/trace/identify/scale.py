@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from blockaudit.trace.identify.rounding import NARROW, Interval, cell, factor, unit, unrounded, widen
+from blockaudit.trace.identify.rounding import Interval, cell, factor, unit, unrounded, widen
 from blockaudit.trace.identify.solved import Solved, number_in, unknown
 
 PLAIN = (0.0, 1.0, 2.0, 0.5, -1.0)
@@ -15,11 +15,14 @@ PLAIN = (0.0, 1.0, 2.0, 0.5, -1.0)
 _SLACKS = (0.0, 1.0)
 _BISECTIONS = 80
 _CAPS = (1e-3, 1e6)
+# Elements below which no share of them is a probability.
+_ENOUGH = 16
+_FLOAT = 4 * unit(torch.float64)
 
 
 def as_stored(low: float, high: float, dtype: torch.dtype) -> tuple[float, float]:
-    """Numbers that act as one in [low, high] where a narrow dtype may have rounded the number itself first."""
-    if dtype not in NARROW:
+    """Numbers that act as one in [low, high] where the dtype may have rounded the number itself first."""
+    if dtype == torch.float64:
         return low, high
     start, end = unrounded((torch.tensor([low]).double(), torch.tensor([high]).double()), dtype)
     return min(low, float(start)), max(high, float(end))
@@ -66,11 +69,11 @@ def identify_softcap(
     start, end = float(_cap(x, low, False).max()), float(_cap(x, high, True).min())
     if start > end:
         return unknown(field, "no one cap gives every element")
-    if end >= _CAPS[1]:
+    if end >= 0.999 * _CAPS[1]:
         same = bool(torch.equal(x, y))
         return Solved(field, 0.0 if same and start > 2 * float(x.max()) else None, (start, torch.inf), _told(same))
     start, end = as_stored(start, end, dtype)
-    return Solved(field, number_in(start, end, tuple(range(1, 1001))), (start, end), f"one cap gives {len(x)} elements")
+    return Solved(field, number_in(start, end, range(1, 1001), 0.05), (start, end), f"one cap gives {len(x)} elements")
 
 
 def _told(same: bool) -> str:
@@ -112,9 +115,6 @@ def identify_dropout(
     return _probability(field, share, (low, high), len(u))
 
 
-_ENOUGH = 16
-
-
 def _probability(field: str, share: float, scale: Interval | tuple[float, float], count: int) -> Solved:
     low, high = float(scale[0]), float(scale[1])
     if share == 0.0:
@@ -124,7 +124,7 @@ def _probability(field: str, share: float, scale: Interval | tuple[float, float]
         )
     if low <= 1.0:
         return unknown(field, f"{share:.3g} of the elements are zero, and the rest are not scaled up")
-    ends = (1 - 1 / low, 1 - 1 / high)
+    ends = (1 - 1 / low - _FLOAT, 1 - 1 / high + _FLOAT)
     noise = 4 * (max(share * (1 - share), 1 / count) / count) ** 0.5
     if not ends[0] - noise <= share <= ends[1] + noise:
         return unknown(field, f"{share:.3g} of the elements are zero, the rest times {low:.4g}", ends)

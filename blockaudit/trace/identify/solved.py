@@ -20,7 +20,8 @@ class Solved:
     """One field. `value` is None where the rows do not decide: unknown, never a guess.
 
     `interval` holds the truth wherever the formula is one of those that were tried. `if_declared`: what the value and
-    the interval are under the declared formula, where the rows do not contradict it but others fit as well.
+    the interval are under the declared formula, where the rows do not contradict it. `proposals`: conventional values
+    inside the interval (under the declared formula, where it fits): worth a trial, not a result.
     """
 
     field: str
@@ -28,6 +29,7 @@ class Solved:
     interval: tuple[float, float] | None = None
     evidence: str = ""
     if_declared: tuple[Any, tuple[float, float]] | None = None
+    proposals: tuple[float, ...] = ()
 
 
 def unknown(field: str, evidence: str, interval: tuple[float, float] | None = None) -> Solved:
