@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class RequestError(Exception):
     """The request could not be served: bad usage, nothing to audit, a missing extra.
 
     The message is one line that names the thing, what was expected, what was found and what to do.
     """
+
+
+class UnwrittenError(RequestError):
+    """The report is there, and a file that was asked for beside it could not be written."""
+
+    def __init__(self, message: str, report: Any) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 def told(error: BaseException) -> str:

@@ -48,6 +48,15 @@ def pread_all(fd: int, length: int, offset: int) -> bytes:
     return b"".join(parts)
 
 
+def pread_into(fd: int, view: memoryview, offset: int) -> int:
+    """Fill `view` (of bytes) from `offset` on. Returns how many bytes it got: fewer where the file ends first."""
+    done = 0
+    # One call reads at most 2 GiB, and fewer on some file systems.
+    while done < len(view) and (read := os.preadv(fd, [view[done:]], offset + done)):
+        done += read
+    return done
+
+
 def read_capped(path: str, cap: int) -> bytes:
     """The whole of a small regular file. Raises OSError, and ValueError where it is larger than `cap` bytes."""
     fd, size = open_regular(path)

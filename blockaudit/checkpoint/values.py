@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import msgspec
 
 from blockaudit.checkpoint.decode import DECODERS, Numbers
-from blockaudit.checkpoint.files import open_regular, pread_all
+from blockaudit.checkpoint.files import open_regular, pread_all, pread_into
 from blockaudit.records.checkpoint import DTYPE_BITS, Checkpoint, TensorHeader
 
 # Elements of the longest vector that read_vector decodes.
@@ -86,6 +86,17 @@ def read_block(ckpt: Checkpoint, key: str, start: int, length: int) -> bytes:
     except OSError:
         return b""
     return data if len(data) == length else b""
+
+
+def read_into(ckpt: Checkpoint, key: str, start: int, view: memoryview) -> int:
+    """Fill `view` with the bytes of a tensor from `start` on. Returns how many: 0 where they cannot be read."""
+    tensor, file = ckpt.tensors[key], ckpt.owner[key]
+    if not 0 <= start <= start + len(view) <= tensor.nbytes or not _sound(tensor, file.size, file.data_start):
+        return 0
+    try:
+        return pread_into(_descriptor(file.path), view, file.data_start + tensor.data_offsets[0] + start)
+    except OSError:
+        return 0
 
 
 def chunks(ckpt: Checkpoint, key: str, size: int = CHUNK) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from blockaudit.cli import output
-from blockaudit.errors import RequestError
+from blockaudit.errors import RequestError, UnwrittenError
 from blockaudit.records.report import Report
 from blockaudit.report import formats, text
 
@@ -61,6 +61,9 @@ def _results(
     for source in sources:
         try:
             report = audit(source)
+        except UnwrittenError as error:
+            output.complain(str(error))
+            yield UNSERVED, error.report
         except RequestError as error:
             output.complain(str(error))
             yield UNSERVED, None

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from blockaudit import pipeline
-from blockaudit.cli import options
+from blockaudit.cli import options, output
 from blockaudit.cli.audit import Presentation, audit_each
 from blockaudit.cli.progress import progress_bar
 from blockaudit.errors import RequestError
@@ -80,9 +80,13 @@ def conform(
     """
     if len(sources) > 1 and (trace_out is not None or repro is not None):
         raise RequestError("--trace-out and --repro take one SOURCE")
+    if trace_out is not None:
+        output.check_report_paths([trace_out], sources, "--trace-out")
+    if repro is not None:
+        output.check_report_paths([repro / "repro.py"], sources, "--repro")
 
     def audit(source: str | None) -> Report:
-        with progress_bar(not quiet) as progress:
+        with progress_bar(not quiet, "layers") as progress:
             return pipeline.conform(
                 source or "",
                 manifest=manifest,

@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Literal
 
 from blockaudit.report.escape import escape
 
-# What is being read, how much of it is done, how much there is (bytes).
+# What is being done, how much of it is done, how much there is (bytes, or layers).
 Progress = Callable[[str, int, int], None]
 
 
 @contextmanager
-def progress_bar(wanted: bool) -> Generator[Progress | None]:
+def progress_bar(wanted: bool, unit: Literal["bytes", "layers"] = "bytes") -> Generator[Progress | None]:
     """A callback that moves a progress bar, or None where there is nobody to show it to."""
     if not wanted or not sys.stderr.isatty():
         yield None
@@ -28,7 +29,10 @@ def progress_bar(wanted: bool) -> Generator[Progress | None]:
         def render(self, task: bars.Task) -> Text:
             return Text(escape(task.description))
 
-    columns = (_Name(), bars.BarColumn(), bars.DownloadColumn(), bars.TransferSpeedColumn(), bars.TimeRemainingColumn())
+    told = (bars.DownloadColumn(), bars.TransferSpeedColumn(), bars.TimeRemainingColumn())
+    if unit == "layers":
+        told = (bars.MofNCompleteColumn(), bars.TimeElapsedColumn())
+    columns = (_Name(), bars.BarColumn(), *told)
     with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda name, done, total: bar.update(task, description=name, completed=done, total=total)

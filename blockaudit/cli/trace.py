@@ -72,8 +72,8 @@ def record(
     candidate: Annotated[
         str,
         typer.Option(
-            metavar="hf|reference|FILE.py:NAME",
-            help="Whose trace: the Hugging Face class, the reference decoder, or your own module. The file is run.",
+            metavar="hf|FILE.py:NAME",
+            help="Whose trace: that of the class that config.json names (hf), or of your own. The file is run.",
         ),
     ] = "hf",
     manifest: options.Manifest = None,
@@ -82,7 +82,10 @@ def record(
         str, typer.Option(metavar="DTYPE", help="checkpoint, float32, bfloat16 or float16.")
     ] = "checkpoint",
     batch: Annotated[int, typer.Option(metavar="N", min=1, help="Rows of random tokens.")] = 2,
-    seq_len: Annotated[int, typer.Option(metavar="N", min=1, help="Tokens in a row.")] = 128,
+    seq_len: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Tokens in a row (default: 128, or as many as the model has positions)."),
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the random tokens.")] = 0,
     tokens: Annotated[
         str | None, typer.Option(metavar="FILE", help="Token ids (.json, .npy or .safetensors) instead.")

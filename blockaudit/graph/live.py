@@ -65,7 +65,7 @@ def record_model(model: Any, inputs: Mapping[str, torch.Tensor], version: str = 
         names[:] = found
         return list(found.values())
 
-    traced = _traced(run, list(inputs.values()), mode_of(model))
+    traced, looked = _traced(run, list(inputs.values()), mode_of(model))
     tensors: dict[int, str] = {id(p): n for n, p in (*model.named_parameters(), *model.named_buffers())}
     stored = set(model.state_dict())
     labels: dict[str, str] = {}
@@ -79,11 +79,15 @@ def record_model(model: Any, inputs: Mapping[str, torch.Tensor], version: str = 
     last: Any = next(n for n in reversed(list(traced.graph.nodes)) if n.op == "output")
     ends: dict[str, Node] = dict(zip(names, last.args[0], strict=True))
     hidden = {k: ends[k] for k in ("decoder", "encoder") if k in ends}
-    return Recording(traced, labels, constants, hidden, ends.get("logits"), type(model).__name__, version)
+    return Recording(
+        traced, labels, constants, hidden, ends.get("logits"), type(model).__name__, version, looked=looked
+    )
 
 
-def _traced(run: Any, given: list[torch.Tensor], fake: FakeTensorMode | None = None) -> Any:
+def _traced(run: Any, given: list[torch.Tensor], fake: FakeTensorMode | None = None) -> tuple[Any, bool]:
     """Operators under fake inputs, as the audit records them; with the tokens themselves where the code reads data.
+
+    And whether it does.
 
     fake: the mode of weights that are fake already.
     """
@@ -92,10 +96,10 @@ def _traced(run: Any, given: list[torch.Tensor], fake: FakeTensorMode | None = N
         faked = [fake.from_tensor(v) for v in given]
     try:
         with fake:
-            return without_writes(make_fx(run, _allow_non_fake_inputs=True)(*faked), faked)
+            return without_writes(make_fx(run, _allow_non_fake_inputs=True)(*faked), faked), False
     except Exception:  # model code may raise anything
         # What the code looked at is a constant in such a graph: whoever replays it must see that it still holds.
-        return without_writes(make_fx(run, _error_on_data_dependent_ops=False)(*given), given)
+        return without_writes(make_fx(run, _error_on_data_dependent_ops=False)(*given), given), True
 
 
 def values(

@@ -53,6 +53,11 @@ class Reader(Branches):
             return Stream(tuple(adds), final, earlier, start, scale, True, self._doubts(adds, start))
         return Stream(tuple(adds), final, embed, start, self._token_scale(start), unread=self._doubts(adds, start))
 
+    def rooted(self, add: Add, state: Node) -> Add:
+        """The same add as one of `state`, of which its shortcut is the normalised value."""
+        branches = tuple(self._branch(state, b.update, b.factor) for b in add.branches)
+        return replace(add, shortcut=state, branches=branches, used=add.shortcut)
+
     def _doubts(self, adds: list[Add], start: Node) -> tuple[str, ...]:
         if not adds:
             return (f"{start.name}: no residual add that replay confirms",)

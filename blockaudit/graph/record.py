@@ -48,6 +48,7 @@ class Recording:
     class_name: str
     version: str
     sizes: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])  # shapes of the parameters
+    looked: bool = False  # values of the inputs may be in the graph: it holds for no others
     unread: tuple[str, ...] = ()  # fields of config.json that neither the class nor its config's class reads
 
     @property
@@ -347,4 +348,7 @@ def _recording(traced: GraphModule, outputs: list[str], model: Any, version: str
     last = next(n for n in reversed(list(traced.graph.nodes)) if n.op == "output")
     values = dict(zip(outputs, last.args[0], strict=True))
     hidden = {k: v for k, v in (("decoder", values.get("last")), ("encoder", values.get("encoder"))) if v is not None}
-    return Recording(traced, names, constants, hidden, values.get("logits"), type(model).__name__, version, sizes)
+    looked = not all(names.values())  # a tensor of nobody's may be made of them
+    return Recording(
+        traced, names, constants, hidden, values.get("logits"), type(model).__name__, version, sizes, looked
+    )

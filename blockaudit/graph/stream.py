@@ -35,13 +35,17 @@ class Branch:
 
 @dataclass(frozen=True)
 class Add:
-    """One residual add: one branch, or several in parallel. `norm_post` normalises the sum."""
+    """One residual add: one branch, or several in parallel. `norm_post` normalises the sum.
+
+    `used` is the value that is added in the shortcut's place, where the state itself is not.
+    """
 
     total: Node
     shortcut: Node
     shortcut_scale: float | None
     branches: tuple[Branch, ...]
     norm_post: Norm | None
+    used: Node | None = None
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,8 @@ def _attention(spec: Attention, layers: tuple[int, ...], resolver: Resolver) -> 
         "bidirectional": resolver.value(spec.bidirectional),
         "window": resolver.value(spec.window),
     }
-    if spec.window is not None:
+    window = found["window"]
+    if window.value is not None or not window.known:
         found["window_layers"] = _layers(spec.window_when, layers, resolver)
     if spec.rotary is not None:
         found |= _under("rotary", _rotary(spec.rotary, resolver))

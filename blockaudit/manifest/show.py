@@ -32,6 +32,7 @@ def describe(manifest: Manifest) -> dict[str, Any]:
         "dims": {name: source(value) for name, value in manifest.dims.items()},
         "axes": manifest.axes,
         "keys": [_key(t) for t in bound.expected] + [_key(t) | {"part": True} for t in bound.foreign],
+        "functions": {name: value.value for name, value in bound.functions.items()},
         "ties": [{"key": t.template, "tied_to": t.tied_to, "when": _tie(t.tied)} for t in bound.expected if t.tied_to],
     }
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
 from blockaudit import __version__
 from blockaudit.checkpoint.source import open_checkpoint
 from blockaudit.checkpoint.values import close_files
-from blockaudit.errors import RequestError
-from blockaudit.manifest.library import Choice, choose
+from blockaudit.errors import RequestError, UnwrittenError
+from blockaudit.manifest.library import Choice, LoadedManifest, choose
 from blockaudit.pipeline import audit as auditing
 from blockaudit.reconcile.assemble import reconcile
 from blockaudit.reconcile.audit import Audit
+from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.report import Finding, ManifestChoice, Report, Verdict
 from blockaudit.rules import registry
 
@@ -53,59 +55,84 @@ def conform(
     """
     auditing.needs_torch()
     from blockaudit.trace import conform as running
+    from blockaudit.trace import repro_files
     from blockaudit.trace import tolerance as tolerances
     from blockaudit.trace.tokens import read_tokens
 
     rules = registry.chosen(select, ignore)
+    if repro is not None:
+        _check_repro(repro, mode)
+        repro_files.check(repro)
     checkpoint = open_checkpoint(os.fspath(source))
     try:
-        choice = choose(manifest, checkpoint) if auditing.is_model(checkpoint) else None
-        if not isinstance(choice, Choice):
-            raise RequestError(
-                f"{checkpoint.source}: no manifest speaks of it: name one with --manifest ID|FILE, or write one with "
-                "`blockaudit manifest draft --level graph`"
-            )
-        audit, loaded = auditing.audited(checkpoint, choice, "headers", ())
+        choice, audit, loaded, config = prepared(checkpoint, manifest)
         found = auditing.findings_of(rules, audit, loaded)
-        if audit.config is None:
-            raise RequestError(
-                f"{checkpoint.source}: no config.json: there is no class to build and no epsilon to hold it to"
-            )
-        if audit.reconciled is None or loaded is None or any(_hinders(f) for f in found):
+        if audit.reconciled is None or loaded is None or any(hinders(f) for f in found):
             return _report(audit, auditing.choice_of(choice, loaded), found, strict)
         asked = running.Request(
             candidate=candidate,
             reference=reference,
             mode=mode,
-            layers=_layers(layers),
+            layers=layer_range(layers),
             device=device,
             dtype=dtype,
             batch=batch,
             seq_len=seq_len,
             seed=seed,
-            tokens=read_tokens(tokens) if tokens is not None else None,
+            tokens=read_tokens(tokens).tensors() if tokens is not None else None,
             policy=tolerances.load(tolerance),
             code=checkpoint.folder if trust_remote_code else None,
+            manifest_sha256=loaded.sha256,
+            trace_out=trace_out,
+            algebra=algebra,
+            repro=repro,
         )
-        outcome = running.run(checkpoint, audit.config, audit.reconciled.declared, asked, progress)
+        outcome = running.run(checkpoint, config, audit.reconciled.declared, asked, progress)
         executed = outcome.executed(audit.reconciled.declared)
         reconciled = reconcile(
-            checkpoint, loaded.manifest, audit.config, whole=False, execute=lambda bound: executed,
-            measured=outcome.measured(),
+            checkpoint, loaded.manifest, config, whole=False,
+            execute=None if executed is None else lambda bound: executed, measured=outcome.measured(),
         )  # fmt: skip
         audit = replace(audit, reconciled=reconciled, conformance=outcome.conformance)
         found = auditing.findings_of(rules, audit, loaded)
-        return _report(audit, auditing.choice_of(choice, loaded), found, strict)
+        report = _report(audit, auditing.choice_of(choice, loaded), found, strict)
+        if outcome.unwritten:
+            raise UnwrittenError(outcome.unwritten, report)
+        return report
     finally:
         close_files()
 
 
-def _hinders(finding: Finding) -> bool:
+def _check_repro(folder: Path, mode: str) -> None:
+    """Raises RequestError where no operator is compared by itself."""
+    if mode not in ("all", "local"):
+        raise RequestError(f"--repro {str(folder)!r} needs local comparisons: --mode local or all, not {mode}")
+
+
+def prepared(
+    checkpoint: Checkpoint, manifest: str | None
+) -> tuple[Choice, Audit, LoadedManifest | None, dict[str, Any]]:
+    """The manifest, what headers say under it, and config.json: all that a run needs. Raises RequestError."""
+    choice = choose(manifest, checkpoint) if auditing.is_model(checkpoint) else None
+    if not isinstance(choice, Choice):
+        raise RequestError(
+            f"{checkpoint.source}: no manifest speaks of it: name one with --manifest ID|FILE, or write one with "
+            "`blockaudit manifest draft --level graph`"
+        )
+    audit, loaded = auditing.audited(checkpoint, choice, "headers", ())
+    if audit.config is None:
+        raise RequestError(
+            f"{checkpoint.source}: no config.json: there is no class to build and no epsilon to hold it to"
+        )
+    return choice, audit, loaded, audit.config
+
+
+def hinders(finding: Finding) -> bool:
     """Whether there is no running it: files that cannot be read, keys that are missing, shapes that do not fit."""
     return finding.severity == "error" and finding.code[0] in "FKS"
 
 
-def _layers(text: str | None) -> range | None:
+def layer_range(text: str | None) -> range | None:
     """`A:B` as layer numbers, B left out. Raises RequestError."""
     if text is None:
         return None
@@ -132,11 +159,15 @@ def _report(audit: Audit, choice: ManifestChoice | None, findings: tuple[Finding
 
 
 def _verdict(audit: Audit, findings: tuple[Finding, ...], strict: bool) -> Verdict:
-    """Rejected by any error; unverified where nothing was compared, or something that had to be known is not."""
+    """Rejected by any error; unverified where nothing was compared, or something that had to be known is not.
+
+    A law of the residual algebra that the run's own numbers break is no fault with a name: where no site that it is
+    made of fails, nobody knows what it is.
+    """
     rejected = auditing.verdict_of(findings, strict)
     if rejected is not None:
         return rejected
     run = audit.conformance
-    if run is None or run.failure or registry.leaves_unverified(findings):
+    if run is None or run.failure or not all(law.holds for law in run.laws) or registry.leaves_unverified(findings):
         return "unverified"
     return "accepted" if any(site.passed is not None for site in run.sites) else "unverified"

@@ -7,7 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from blockaudit.checkpoint.source import open_checkpoint
+from blockaudit.checkpoint.values import close_files
 from blockaudit.errors import RequestError
+from blockaudit.pipeline import audit as auditing
+from blockaudit.pipeline.conform import hinders, layer_range, prepared
+from blockaudit.rules import registry
 
 if TYPE_CHECKING:
     from blockaudit.records.trace_file import SiteNumbers, TraceComparison, TraceMetadata
@@ -42,11 +47,35 @@ def record_trace(
     device: str = "auto",
     dtype: str = "checkpoint",
     batch: int = 2,
-    seq_len: int = 128,
+    seq_len: int | None = None,
     seed: int = 0,
     tokens: str | None = None,
     layers: str | None = None,
     trust_remote_code: bool = False,
 ) -> None:
-    """Run `candidate` end to end and write its sites, site by site, with `trace.file_writer.TraceWriter`."""
-    raise NotImplementedError
+    """Run `candidate` end to end and write its sites, a layer at a time.
+
+    candidate: `hf` (the class that config.json names) or `FILE.py:NAME` (its code is run). Raises RequestError.
+    """
+    auditing.needs_torch()
+    from blockaudit.trace.record import record
+    from blockaudit.trace.request import Request
+    from blockaudit.trace.tokens import read_tokens
+
+    if candidate.endswith(".safetensors"):
+        raise RequestError(f"--candidate {candidate}: it is a trace already")
+    checkpoint = open_checkpoint(os.fspath(source))
+    try:
+        _, audit, loaded, config = prepared(checkpoint, manifest)
+        wrong = next((f for f in auditing.findings_of(registry.chosen((), ()), audit, loaded) if hinders(f)), None)
+        if audit.reconciled is None or loaded is None or wrong is not None:
+            why = f"{wrong.code} {wrong.name}: {wrong.message}" if wrong else "no manifest fits it"
+            raise RequestError(f"{checkpoint.source}: it cannot be run: {why}")
+        asked = Request(
+            candidate=candidate, layers=layer_range(layers), device=device, dtype=dtype, batch=batch, seq_len=seq_len,
+            seed=seed, tokens=read_tokens(tokens).tensors() if tokens is not None else None,
+            code=checkpoint.folder if trust_remote_code else None, manifest_sha256=loaded.sha256,
+        )  # fmt: skip
+        record(checkpoint, config, audit.reconciled.declared, asked, out)
+    finally:
+        close_files()

@@ -120,7 +120,8 @@ class Blind(msgspec.Struct, frozen=True):
     """A field of which a wrong value would pass.
 
     With `alternative` for `declared` the reference itself moves by `effect` at these layers (on the rows that were
-    run, probe rows among them), which is no more than the `tolerance` that the policy allows there.
+    run, probe rows among them), which is no more than the `tolerance` that the policy allows there. `asked`: the norm
+    was asked on probe rows, and it is the policy that lets them pass.
     """
 
     field: str
@@ -131,6 +132,7 @@ class Blind(msgspec.Struct, frozen=True):
     effect: float
     tolerance: float
     dtype: str = ""
+    asked: bool = False
 
 
 class Law(msgspec.Struct, frozen=True):

@@ -23,6 +23,8 @@ from blockaudit.records.norm_spec import NormSpec
 from blockaudit.reference.norms import apply, released
 
 SITES = ("norm_in", "norm_out", "norm_post")
+# What a branch reads that is given the state from before the layer's earlier branches.
+EARLIER = "an earlier state"
 _SCALES = {"self_attention": "attention", "cross_attention": "cross_attention", "mlp": "mlp"}
 # The branch functions: (branch name, what it reads [B, S, D]) -> the sublayer's output [B, S, D].
 BranchFunction = Callable[[str, torch.Tensor], torch.Tensor]
@@ -81,6 +83,7 @@ class BranchPlan(msgspec.Struct, frozen=True):
     norms: dict[str, NormSite]
     scale: float
     shortcut_scale: float = 1.0  # of the add that the branch joins (of a parallel block: the first branch's)
+    normalised: bool = False  # the shortcut of that add is what this branch's input norm gives
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -228,7 +231,7 @@ def layer(plan: Block, x: torch.Tensor, branch: BranchFunction, norm: NormFuncti
         if part.reads != "state":
             inside = sites[part.reads]
         if total is None:
-            total = part.shortcut_scale * (inside if plan.normalised_shortcut else x)
+            total = part.shortcut_scale * (inside if plan.normalised_shortcut or part.normalised else x)
             sites[f"{part.name}.residual"] = total
         if "norm_in" in part.norms:
             sites[f"{part.name}.norm_in"] = inside
@@ -257,6 +260,7 @@ def local(
     Nothing accumulates: each site is computed from the candidate's own inputs to it. Where the candidate lacks an
     input, what the reference makes of the inputs before it stands in. `branch` None: branch functions are not ours.
     """
+    first = x
     found: dict[str, torch.Tensor] = {}
 
     def at(site: str) -> torch.Tensor:
@@ -265,12 +269,14 @@ def local(
     terms: list[torch.Tensor] = []
     for i, part in enumerate(plan.branches):
         name, last = part.name, not plan.parallel or i == len(plan.branches) - 1
-        inside = x if part.reads == "state" else at(part.reads)
+        given = entering(plan, part, seen, first) if i and not plan.parallel else None
+        source = x if given is None else given
+        inside = source if part.reads in ("state", EARLIER) else at(part.reads)
         if "norm_in" in part.norms:
-            found[f"{name}.norm_in"] = norm(part.norms["norm_in"], x)
+            found[f"{name}.norm_in"] = norm(part.norms["norm_in"], source)
             inside = at(f"{name}.norm_in")
         if not terms:
-            found[f"{name}.residual"] = part.shortcut_scale * (inside if plan.normalised_shortcut else x)
+            found[f"{name}.residual"] = part.shortcut_scale * (inside if plan.normalised_shortcut or part.normalised else x)
             terms.append(at(f"{name}.residual"))
         if branch is not None:
             found[f"{name}.branch"] = branch(name, inside)
@@ -302,13 +308,24 @@ def read_by(plan: Block, part: BranchPlan, seen: Mapping[str, torch.Tensor], x: 
     """
     if "norm_in" in part.norms:
         return seen.get(f"{part.name}.norm_in")
-    return entering(plan, part, seen, x) if part.reads == "state" else seen.get(part.reads)
+    return entering(plan, part, seen, x) if part.reads in ("state", EARLIER) else seen.get(part.reads)
 
 
 def entering(plan: Block, part: BranchPlan, seen: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor | None:
-    """The state that enters a branch: the layer's own, or the one that the branch before it leaves."""
+    """The state that enters a branch: the layer's own, or the one that the branch before it leaves.
+
+    A plain shortcut is that state too, where a candidate shows the one and not the other.
+    """
     place = plan.branches.index(part)
-    return x if place == 0 or plan.parallel else seen.get(f"{plan.branches[place - 1].name}.state")
+    if place == 0 or plan.parallel or part.reads == EARLIER:
+        return x
+    left = seen.get(f"{plan.branches[place - 1].name}.state")
+    return seen.get(f"{part.name}.residual") if left is None and plain(plan, part) else left
+
+
+def plain(plan: Block, part: BranchPlan) -> bool:
+    """Whether the shortcut of a branch is the state that enters it, as it is."""
+    return part.shortcut_scale == 1 and not plan.normalised_shortcut and not part.normalised
 
 
 def source_of(plan: Block, site: str, seen: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor | None:

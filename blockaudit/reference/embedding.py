@@ -18,7 +18,7 @@ def embedded(inputs: InputsSpec, tensors: Tensors, scale: float, ids: Tensor, va
 
     ids, valid: [B, S]; [B, S, d_model] or, where the projection follows the norm, [B, S, d_embed].
     """
-    x = tensors.get("tokens")[ids]
+    x = tensors.rows("tokens", ids)
     if tensors.has("project_in") and inputs.projected == "tokens":
         x = tensors.linear("project_in", x)
     if scale != 1:
@@ -26,7 +26,7 @@ def embedded(inputs: InputsSpec, tensors: Tensors, scale: float, ids: Tensor, va
     if tensors.has("types"):
         x = x + tensors.get("types")[0]
     if tensors.has("positions"):
-        x = x + tensors.get("positions")[position_rows(inputs, ids, valid)]
+        x = x + tensors.rows("positions", position_rows(inputs, ids, valid))
     return x
 
 

@@ -39,7 +39,7 @@ class Reader:
 
     def _number(self, name: str, found: Resolved) -> float | None:
         value = self._known(name, found)
-        if value is not None and not _finite(value):
+        if value is not None and not finite(value):
             raise UnresolvedError(f"{self._owner}.{name} is {value!r}: expected a number")
         return None if value is None else float(value)
 
@@ -91,7 +91,7 @@ class Reader:
         """A list of numbers above 0."""
         value = self.raw(name)
         items = cast("list[Any]", value) if isinstance(value, list | tuple) else []
-        if not items or not all(_finite(v) and v > 0 for v in items):
+        if not items or not all(finite(v) and v > 0 for v in items):
             raise UnresolvedError(f"{self._owner}.{name}: expected a list of numbers above 0")
         return tuple(float(v) for v in items)
 
@@ -110,5 +110,8 @@ class Reader:
         return self.needed(name, self.count(name))
 
 
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def finite(value: Any) -> bool:
+    """Whether a value is a number, and one that arithmetic can use."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and (isinstance(value, float) or abs(value) < 2**63)

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from blockaudit.records.bound import BoundManifest
 from blockaudit.reference import assembly
 from blockaudit.reference.assembly import UnresolvedError
-from blockaudit.reference.spec import RoutingSpec, attention_spec, feed_forward_spec, head_activation, inputs_spec
+from blockaudit.reference.reader import finite
+from blockaudit.reference.spec import (
+    AttentionSpec,
+    RoutingSpec,
+    attention_spec,
+    feed_forward_spec,
+    head_activation,
+    inputs_spec,
+)
 
 # Tensors that a branch must have, as alternatives of which one is whole.
 _ATTENTION = (("qkv", "o"), ("q", "k", "v", "o"), ("q", "kv", "o"), ("kv_a", "kv_b", "o"))
@@ -38,8 +46,20 @@ def _missing(bound: BoundManifest) -> Iterator[str]:
                 owner = assembly.owner(bound, span.name, layer, part.name)
                 yield from _branch(bound, owner, part.kind, before)
         before = span.name
+    yield from _numbers(bound)
     if any(e.role == "head.dense" and e.what == "part" for e in bound.expected):
         head_activation(bound)
+
+
+def _numbers(bound: BoundManifest) -> Iterator[str]:
+    """Numbers of the contract that norms and logits are computed with."""
+    for field, found in bound.fields.items():
+        if field.endswith((".epsilon", ".softcap")) and found.known and not finite(found.value or 0):
+            yield f"{field} is {found.value!r}: expected a number"
+        if field.endswith(".present") and not found.known:
+            yield f"{field} depends on config.json, which does not give it"
+    if "logits.scale" in bound.fields:
+        assembly.number(bound, "logits.scale")
 
 
 def _one_of_each(first: int, run: int, kinds: tuple[tuple[str, tuple[int, ...]], ...]) -> list[int]:
@@ -76,12 +96,25 @@ def _branch(bound: BoundManifest, owner: str, kind: str, memory: str) -> Iterato
         if "qkv" in roles and spec.fused is None:
             yield f"{owner}.fused: the layout of the projection is not given"
         yield from _whole(owner, roles, _ATTENTION)
+        yield from _fits(bound, owner, spec)
     else:
         spec = feed_forward_spec(bound, owner)
         if roles & {"gate_up", "expert.gate_up"} and spec.fused is None:
             yield f"{owner}.fused: the layout of the projection is not given"
         yield from _whole(owner, roles, _MIXTURE if spec.routing is not None else _PERCEPTRON)
         yield from _experts(bound, owner, spec.routing)
+
+
+def _fits(bound: BoundManifest, owner: str, spec: AttentionSpec) -> Iterator[str]:
+    """Projections that are not as wide as their heads."""
+    q, k, v = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim, spec.kv_heads * spec.value_dim
+    widths = {"q": q, "q_b": q, "k": k, "v": v, "kv": k + v, "qkv": q + k + v}
+    widths["kv_b"] = spec.heads * ((spec.nope_dim or 0) + spec.value_dim)
+    for e in bound.expected:
+        if e.owner == owner and e.role in widths and len(e.shape) == 2:
+            found = e.shape[1] if e.layout == "in_out" else e.shape[0]
+            if found is not None and found != widths[e.role]:
+                yield f"{owner}: {e.template} has {found} outputs, and its heads take {widths[e.role]}"
 
 
 def _experts(bound: BoundManifest, owner: str, routing: RoutingSpec | None) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -14,6 +14,24 @@ from blockaudit.reference.norms import apply, released
 
 # A tensor of the checkpoint by its full key.
 Weights = Callable[[str], Tensor]
+
+
+class Source:
+    """Tensors of a checkpoint by their full keys. A subclass may know a way to a matrix that needs less room."""
+
+    def __init__(self, whole: Weights) -> None:
+        self._whole = whole
+
+    def __call__(self, key: str) -> Tensor:
+        return self._whole(key)
+
+    def rows(self, key: str, ids: Tensor) -> Tensor:
+        """Rows of a matrix [rows, ...] by number, [*ids.shape, ...]."""
+        return self._whole(key)[ids]
+
+    def blocks(self, key: str) -> Iterator[Tensor]:
+        """A matrix [rows, ...] in blocks of rows that lie one behind the other."""
+        yield self._whole(key)
 
 
 def normed(norm: NormSpec, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -30,7 +48,7 @@ class Tensors:
     ) -> None:
         self.owner = owner
         self._bound = bound
-        self._weights = weights
+        self._weights = weights if isinstance(weights, Source) else Source(weights)
         self._where = (stack, layer)
         # Of several names for one tensor (a stack's own embedding and the shared one) the last is the one that is used.
         self._roles = {e.role: e for e in bound.expected if e.owner == owner}
@@ -45,10 +63,17 @@ class Tensors:
 
     def get(self, role: str, **axes: int) -> Tensor:
         """The tensor itself, or the one whose storage it shares. `axes`: the expert."""
+        return self._weights(self._named(role, axes))
+
+    def rows(self, role: str, ids: Tensor) -> Tensor:
+        """Rows of a table by number, [*ids.shape, ...]."""
+        return self._weights.rows(self._named(role, {}), ids)
+
+    def _named(self, role: str, axes: dict[str, int]) -> str:
         expected = self._roles.get(role)
         if expected is None:
             raise UnresolvedError(f"{self.owner}: the manifest has no tensor {role!r}")
-        return self._weights(self._key(expected, axes))
+        return self._key(expected, axes)
 
     def _key(self, expected: ExpectedTensor, axes: dict[str, int]) -> str:
         while expected.tied_to is not None and expected.tied is not None and expected.tied.value is True:
@@ -60,9 +85,12 @@ class Tensors:
 
     def linear(self, role: str, x: Tensor, **axes: int) -> Tensor:
         """The product of x [..., in] and the matrix (stored out by in, or in by out), plus its bias: [..., out]."""
-        weight = self.get(role, **axes)
-        weight = weight if self._roles[role].layout == "in_out" else weight.transpose(-1, -2)
-        y = x @ weight.to(x.dtype)
+        if self._roles[role].layout == "in_out":
+            y = x @ self.get(role, **axes).to(x.dtype)
+        else:
+            blocks = self._weights.blocks(self._named(role, axes))
+            parts = [x @ block.transpose(-1, -2).to(x.dtype) for block in blocks]
+            y = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         return y + self.get(f"{role}.bias", **axes).to(x.dtype) if self.has(f"{role}.bias") else y
 
     def norm(self, site: str, x: Tensor) -> Tensor:

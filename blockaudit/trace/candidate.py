@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,6 +13,7 @@ from blockaudit.graph.norms import Norm
 from blockaudit.graph.record import Recording
 from blockaudit.graph.steps import Step
 from blockaudit.records.bound import BoundManifest
+from blockaudit.reference.assembly import Block
 from blockaudit.trace import program
 from blockaudit.trace.engine import Engine, Values
 from blockaudit.trace.models import Inputs, Model
@@ -34,19 +35,43 @@ class Segment:
 class Candidate:
     """One model in one dtype, its sites known once, run on any batch."""
 
+    recorded = False
+
     def __init__(self, model: Model, bound: BoundManifest, device: torch.device, like: Candidate | None = None) -> None:
         """like: the same candidate in float32, whose reading stands in where this dtype's has operators of its own."""
         self.model, self.bound, self.device = model, bound, device
-        self.recording: Recording = model.record(_inputs_like(model))
+        self._recorded: dict[Hashable, Recording] = {}
+        self.recording: Recording = self._record(_inputs_like(model))
         self.program: Program = program.read(bound, self.recording)
         if like is not None and self.program.unread and not like.program.unread:
             self.recording, self.program = like.recording, like.program
 
+    @property
+    def label(self) -> str:
+        return self.model.label
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        return tuple(stack.name for stack in self.program.stacks)
+
     def run(self, inputs: Inputs) -> Run:
-        """The candidate on one batch. Operators are recorded anew for its shapes."""
+        """The candidate on one batch. Operators are recorded anew for shapes that were not seen before."""
         given = {k: v for k, v in inputs.items() if k in self.model.takes}
-        recording = self.model.record(given)
+        recording = self._record(given)
         return Run(self, recording, program.aligned(self.recording, recording), given)
+
+    def _record(self, inputs: Inputs) -> Recording:
+        shapes = tuple((k, tuple(v.shape), v.dtype) for k, v in inputs.items())
+        found = self._recorded.get(shapes)
+        if found is None:
+            found = self.model.record(inputs)
+            if not found.looked:
+                self._recorded[shapes] = found
+        return found
 
 
 class Run:
@@ -54,7 +79,7 @@ class Run:
 
     def __init__(self, candidate: Candidate, recording: Recording, at: Mapping[Node, Node], inputs: Inputs) -> None:
         self.candidate, self.at = candidate, at
-        self.engine = Engine(recording, candidate.model.weight, candidate.device)
+        self.engine = Engine(recording, candidate.model.weight, candidate.device, candidate.model.matrix)
         self.batch, self.length = inputs["input_ids"].shape
         self._values: Values = self.engine.inputs(inputs.values())
         self._known: Values = {}
@@ -66,6 +91,19 @@ class Run:
 
     # -- the free run -----------------------------------------------------------------------------------------------
 
+    @property
+    def device(self) -> torch.device:
+        return self.candidate.device
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        return self.candidate.stacks
+
+    def reads(self, segment: Segment) -> Sequence[str]:
+        """Keys of the checkpoint that a segment reads, in the order of their reading."""
+        names = self.engine.weights_in(segment.begin, segment.end)
+        return [k for n in names if (k := self.candidate.model.key(n)) is not None]
+
     def advance(self, segment: Segment) -> Sites:
         """Run one segment and give the values at its sites, each [B, S, ...]."""
         layer = segment.layer
@@ -74,7 +112,7 @@ class Run:
         if layer is None:
             keep = {*segment.sites.values(), *self._read_by(segment)}
         else:
-            keep = self._wanted(layer) | {n for n in region if n.op == "get_attr"}
+            keep = self._wanted(layer)
         made = self.engine.run(segment.begin, segment.end, self._values, keep)
         self._known = outside | made
         if layer is not None:
@@ -132,7 +170,7 @@ class Run:
     def _residual(self, step: Step, values: Values) -> torch.Tensor | None:
         """The value that the add uses as its shortcut: the sum with every update at zero."""
         add = step.add
-        shortcut, total = self.at.get(add.shortcut), self.at.get(add.total)
+        shortcut, total = self.at.get(add.used or add.shortcut), self.at.get(add.total)
         norm = step.branch.norm_in
         stream = next(s.stream for s in self.candidate.program.stacks if any(add is a for a in s.stream.adds))
         if stream.normalised_shortcut and norm is not None:
@@ -158,10 +196,26 @@ class Run:
         assert segment.layer is not None
         return self.rows(self._known[self.at[segment.layer.enter]])
 
-    def ends_in(self, segment: Segment, stack: StackProgram) -> bool:
+    def judged(self, block: Block, sites: Sites) -> frozenset[str] | None:
+        """Which sites can be held to their own inputs: all of them."""
+        del block, sites
+        return None
+
+    def begins_in(self, segment: Segment, stack: str) -> bool:
+        """Whether this segment holds a stack's embedding."""
+        prefix = f"{stack}." if len(self.stacks) > 1 else ""
+        return f"{prefix}embed" in segment.sites
+
+    def ends_in(self, segment: Segment, stack: str) -> bool:
         """Whether a stack has run to its end with this segment, and had not before."""
-        last = max((s.end for s in self.segments if s.layer in stack.layers), default=0)
-        return segment.layer is None and segment.begin == last and bool(stack.layers)
+        layers = next(s.layers for s in self.candidate.program.stacks if s.name == stack)
+        last = max((s.end for s in self.segments if s.layer in layers), default=0)
+        return segment.layer is None and segment.begin == last and bool(layers)
+
+    def gives(self, stack: str, normed: torch.Tensor | None, declared: bool) -> torch.Tensor | None:
+        """What a stack that has run gives: behind its final norm, where there is one."""
+        del declared
+        return self._left.get(stack) if normed is None else normed
 
     def left(self, stack: str) -> torch.Tensor | None:
         """The state that left the last layer of a stack."""
@@ -175,7 +229,8 @@ class Run:
         assert layer is not None
         enter = self.at[layer.enter]
         region = self.engine.nodes[segment.begin : segment.end]
-        values = {n: v for n, v in self._known.items() if n.op == "get_attr" or n not in {*region}}
+        inside = {*region}
+        values = {n: v for n, v in self._known.items() if n not in inside}
         values[enter] = self._as(enter, state)
         for stack in self.candidate.program.stacks:
             end = self.at.get(stack.end)
@@ -326,7 +381,8 @@ class Run:
         for step in layer.steps:
             branch, add = step.branch, step.add
             norms = [n for n in (branch.norm_in, branch.norm_out, add.norm_post) if n is not None]
-            every = [add.shortcut, add.total, branch.update, branch.core, program.leaves(step)]
+            used = [add.used] if add.used is not None else []
+            every = [add.shortcut, add.total, branch.update, branch.core, program.leaves(step), *used]
             every += [m for n in norms for m in (n.source, n.output)]
             found |= {self.at[n] for n in every if n in self.at}
             chosen = self._router(step)
@@ -337,7 +393,7 @@ class Run:
             spans += [(start, end)] if start is not None and end is not None else []
             for a, b in spans:
                 found |= self.engine.outside(flow.between(a, b))
-        return found
+        return found - self.engine.weights
 
     def _segmented(self) -> list[Segment]:
         """Layers and what lies between them, in order of execution; one piece where layers overlap."""

@@ -2,84 +2,58 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from msgspec.structs import replace
-from torch import Tensor
 
-from blockaudit.errors import RequestError
-from blockaudit.graph import candidate as user
 from blockaudit.graph.witness import testify_candidate
 from blockaudit.records.bound import BoundManifest
 from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.conformance import MODES, Conformance, Depth, Mode, SiteResult
-from blockaudit.records.contract import Executed, Statement, Testimony
+from blockaudit.records.contract import Executed, Testimony
 from blockaudit.records.sites import order
-from blockaudit.records.tolerance import TolerancePolicy
-from blockaudit.trace import models, tokens, tolerance
+from blockaudit.trace import testimony, tolerance
+from blockaudit.trace.beside import Beside, Progress
 from blockaudit.trace.candidate import Candidate
+from blockaudit.trace.candidates import Candidates
 from blockaudit.trace.diagnose import Diagnoser
 from blockaudit.trace.diagnose import merged as diagnosed
-from blockaudit.trace.edits import Edit, proposed
+from blockaudit.trace.held import Held
 from blockaudit.trace.identify.solved import Solved
 from blockaudit.trace.judge import NAMES, Judge
 from blockaudit.trace.measure import CASTS, Measurer, merged
-from blockaudit.trace.models import Inputs, Model
+from blockaudit.trace.models import Inputs
+from blockaudit.trace.recorded import Recorded
+from blockaudit.trace.recorder import Recorder
 from blockaudit.trace.reference import Full, Wrapper
+from blockaudit.trace.request import Request, batches_of, device_of, dtype_of
 from blockaudit.trace.run import Make, Observer, Pass
-from blockaudit.trace.scene import Seen
-from blockaudit.trace.weights import DTYPES, Weights
+from blockaudit.trace.running import Runnable
+from blockaudit.trace.weights import Weights
 
-# Tokens of the padded rows that are run beside the batch: a prime, as no dimension of a model is.
-_SHORT = 7
-_LENGTH = 128
-_BEHIND = 2
-Progress = Callable[[str, int, int], None]
-_BY_NAME = {name: dtype for dtype, name in NAMES.items()}
-
-
-@dataclass(frozen=True)
-class Request:
-    """What was asked for. `layers` is a range of layer numbers, `tokens` token ids [B, S] instead of random ones."""
-
-    candidate: str = "hf"
-    reference: str = "decoder"
-    mode: str = "all"
-    layers: range | None = None
-    device: str = "auto"
-    dtype: str = "checkpoint"
-    batch: int = 2
-    seq_len: int | None = None  # None: 128, or as many as the model has positions
-    seed: int = 0
-    tokens: dict[str, Tensor] | None = None
-    policy: TolerancePolicy | None = None
-    code: str | None = None
-
-    @property
-    def modes(self) -> frozenset[Mode]:
-        if self.mode == "all":
-            return frozenset(MODES)
-        if self.mode not in MODES:
-            raise RequestError(f"unknown --mode {self.mode!r}: expected {', '.join(MODES)} or all")
-        return frozenset({self.mode})  # pyright: ignore[reportArgumentType] - it is one of them
+_ROOM = 64  # layers that a trace's header has room for at once
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The run, and the recordings of the candidate that the executed witness reads: (release dtype, float32)."""
+    """The run, and the candidate in float32 and in the release dtype. `unwritten` says why there is no --trace-out."""
 
     conformance: Conformance
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Runnable, ...]
+    bound: BoundManifest
+    unwritten: str = ""
 
-    def executed(self, bound: BoundManifest) -> Executed:
-        """What the operators of the candidate say of the contract's fields."""
-        exact = next(c for c in self.candidates if c.model.dtype == torch.float32)
-        low = self.candidates[-1]
+    def executed(self, bound: BoundManifest) -> Executed | None:
+        """What the operators of the candidate say of the contract's fields; None of a recorded one, which has none."""
+        read = [c for c in self.candidates if isinstance(c, Candidate)]
+        if not read:
+            return None
+        exact = next(c for c in read if c.model.dtype == torch.float32)
+        low = read[-1]
         found = testify_candidate(bound, low.recording, exact.recording, None)
         if low.recording is not exact.recording:
             return found
@@ -89,15 +63,7 @@ class Outcome:
 
     def measured(self) -> Testimony:
         """What the numbers say of the contract's fields: what they were solved to, and the edits that were verified."""
-        run, said = self.conformance, dict[str, Statement]()
-        for one in run.identified:
-            if one.value is not None and one.field not in said:
-                said[one.field] = Statement(one.value, one.evidence, "numbers", layers=one.layers)
-        for one in run.diagnosis:
-            if one.group:
-                evidence = f"the reference with this value agrees with the candidate ({one.explains:.2%} of the error)"
-                said[one.field] = Statement(one.value, evidence, "numbers", layers=one.layers)
-        return Testimony("measured", said)
+        return testimony.measured(self.conformance, self.bound)
 
 
 def run(
@@ -107,58 +73,117 @@ def run(
 
     Raises RequestError where it cannot be run at all.
     """
-    device = _device(asked.device)
-    release = _dtype(asked.dtype, checkpoint)
+    device = device_of(asked.device)
+    release = dtype_of(asked.dtype, checkpoint)
     policy = asked.policy or tolerance.load(None)
     weights = Weights(checkpoint, device)
     depth, reason = _depth(bound)
     results: list[SiteResult] = []
-    candidates: list[Candidate] = []
-    batches = _batches(asked, bound, config)
+    candidates: list[Runnable] = []
+    making = Candidates(checkpoint, config, bound, asked, device, weights, depth == "full")
+    unwritten = ""
     diagnosers: list[Diagnoser] = []
     measured: dict[tuple[str, int | None], list[Solved]] = {}
+    beside = Beside(policy is not tolerance.DEFAULT, asked.algebra, asked.repro, progress)
+    judged: list[SiteResult] = []
     try:
-        for dtype in dict.fromkeys((torch.float32, release)):
-            model = _model(checkpoint, config, asked, dtype, device, weights)
-            one = Candidate(model, bound, device, candidates[0] if candidates else None)
+        batches = making.batches(batches_of(asked, bound, config))
+        for one in making.each(release, batches[0]):
             candidates.append(one)
-            judge = Judge(dtype, policy)
-            make = _maker(weights, dtype, device, depth)
-            work = Pass(one, bound, weights, judge, asked.modes, make, asked.layers)
-            diagnoser = Diagnoser(work, partial(_proposed, model))
-            measurer = Measurer(work, dtype != torch.float32)
-            observers: list[Observer] = [diagnoser.layer, measurer.look]
-            for i, inputs in enumerate(batches):
-                with torch.no_grad():
-                    work.batch(inputs, observers if i == 0 else observers[:1], probe=i == 0)
+            judge = Judge(one.dtype, policy)
+            make = _maker(weights, one.dtype, device, depth)
+            modes = making.modes(asked.modes, one.recorded)
+            work = Pass(one, bound, weights, judge, modes, make, asked.layers)
+            measurer = Measurer(work, len(candidates) > 1)
+            before = [f for d in diagnosers for f in d.found]
+            diagnoser = Diagnoser(work, _held(one, bound, weights), measurer.solved, before, one.recorded)
+            noted, short = beside.watch(work, (measured, measurer.solved), last=one.recorded or one.dtype == release)
+            observers: list[Observer] = [measurer.look, diagnoser.layer, *noted]
+            for i, inputs in enumerate(batches if _masked(one) else batches[:1]):
+                writes = i == 0 and asked.trace_out is not None and (one.recorded or one.dtype == release)
+                with torch.no_grad(), _recorder(asked, one, inputs, writes) as recorder:
+                    every = [*observers, *([recorder.look] if recorder else [])]
+                    work.batch(inputs, every if i == 0 else [diagnoser.layer, *short], probe=i == 0)
+                unwritten = recorder.fault if recorder else unwritten
+            judged += judge.results
             results += _worst(judge.results)
             diagnosers.append(diagnoser)
-            measured = measurer.solved if dtype == torch.float32 else _casts(measured, measurer.solved)
+            measured = _casts(measured, measurer.solved) if len(candidates) > 1 else measurer.solved
     finally:
         weights.close()
+        making.close()
+    last = candidates[-1]
+    absent = last.absent(batches[0]) if isinstance(last, Recorded) else []
+    strange = last.strange(batches[0]) if isinstance(last, Recorded) else []
     results.sort(key=lambda r: (r.dtype != "float32", MODES.index(r.mode), order(r.site)))
     diagnosis = diagnosed(f for d in diagnosers for f in d.found)
     conformance = Conformance(
         device=str(device),
         depth=depth,
-        dtype=NAMES[release],
+        dtype=NAMES[last.dtype],
         mode=asked.mode,
         batch=batches[0]["input_ids"].shape[0],
         seq_len=batches[0]["input_ids"].shape[1],
         seed=asked.seed,
-        candidate=candidates[0].model.label,
+        candidate=candidates[0].label,
         sites=tuple(results),
         first=first_divergence(results),
         identified=tuple(merged(measured, bound.fields)),
         diagnosis=tuple(diagnosis),
-        explained=not any(d.unexplained for d in diagnosers) if any(r.passed is False for r in results) else None,
-        missing=tuple(dict.fromkeys(s for d in diagnosers for s in d.missing)),
-        unexpected=tuple(dict.fromkeys(s for d in diagnosers for s in d.unexpected)),
+        explained=_explained(diagnosers, results),
+        missing=tuple(dict.fromkeys([*absent, *(s for d in diagnosers for s in d.missing)])),
+        unexpected=tuple(dict.fromkeys([*(s for d in diagnosers for s in d.unexpected), *strange])),
+        silent=tuple(making.silent(asked.modes, last.recorded)),
+        recorded=last.recorded,
         depth_reason=reason,
         policy=tolerance.described(policy),
         layers=f"{asked.layers.start}:{asked.layers.stop}" if asked.layers is not None else "",
     )
-    return Outcome(conformance, tuple(candidates))
+    conformance, unsaved = beside.settle(
+        conformance, asked.modes, judged, checkpoint.source, unread=_unread(last), padding=_unpadded(asked, last)
+    )
+    return Outcome(conformance, tuple(candidates), bound, unwritten or unsaved)
+
+
+def _masked(one: Runnable) -> bool:
+    """Whether a candidate can be told which rows are padding."""
+    return not isinstance(one, Candidate) or "attention_mask" in one.model.takes
+
+
+def _unread(one: Runnable) -> Sequence[str]:
+    """What of a candidate's operators could not be read."""
+    return one.program.unread if isinstance(one, Candidate) else ()
+
+
+def _unpadded(asked: Request, one: Runnable) -> str:
+    """Why no padded rows were run; empty where they were."""
+    if not _masked(one):
+        return "the candidate takes no attention mask"
+    mask = asked.tokens.get("attention_mask") if asked.tokens is not None else None
+    given = asked.tokens is not None and (mask is None or bool(mask.all()))
+    return "the tokens that were given have none, and were run alone" if given else ""
+
+
+@contextmanager
+def _recorder(asked: Request, one: Runnable, inputs: Inputs, writes: bool) -> Iterator[Recorder | None]:
+    """The trace that is written of a batch, where one is."""
+    if asked.trace_out is None or not writes:
+        yield None
+        return
+    recorder = Recorder(asked.trace_out, inputs, len(one.stacks) > 1, _ROOM, asked.manifest_sha256, NAMES[one.dtype])
+    try:
+        yield recorder
+    except BaseException:
+        recorder.discard()
+        raise
+    recorder.commit()
+
+
+def _explained(diagnosers: Sequence[Diagnoser], results: Sequence[SiteResult]) -> bool | None:
+    """Whether edits explain all that fails; None where nothing does."""
+    if all(r.passed is not False for r in results):
+        return None
+    return any(f.group for d in diagnosers for f in d.found) and not any(d.unexplained for d in diagnosers)
 
 
 def first_divergence(results: Sequence[SiteResult]) -> SiteResult | None:
@@ -180,10 +205,11 @@ def _worst(results: Sequence[SiteResult]) -> Iterator[SiteResult]:
         yield max(rows, key=strain)
 
 
-def _proposed(model: Model, seen: Seen) -> list[Edit]:
-    if seen.block is None or seen.segment.layer is None:
-        return []
-    return proposed(seen.block, seen.segment.layer, model.key)
+def _held(one: Runnable, bound: BoundManifest, weights: Weights) -> Held | None:
+    """The parameters of a candidate whose operators are run."""
+    if not isinstance(one, Candidate):
+        return None
+    return Held(bound, weights, one.dtype, one.model.weight, one.recording.constants)
 
 
 def _casts(
@@ -196,7 +222,7 @@ def _casts(
 def _maker(weights: Weights, held: torch.dtype, device: torch.device, depth: Depth) -> Make:
     if depth == "wrapper":
         return lambda bound, dtype, run: Wrapper(run)
-    return lambda bound, dtype, run: Full(bound, lambda key: weights.tensor(key, held).to(dtype), dtype, device)
+    return lambda bound, dtype, run: Full(bound, weights.source(held, dtype), dtype, device)
 
 
 def _depth(bound: BoundManifest) -> tuple[Depth, str]:
@@ -205,96 +231,3 @@ def _depth(bound: BoundManifest) -> tuple[Depth, str]:
 
     reason = FullReference.refusal(bound)
     return ("wrapper" if reason else "full"), reason
-
-
-def _model(
-    checkpoint: Checkpoint,
-    config: dict[str, Any],
-    asked: Request,
-    dtype: torch.dtype,
-    device: torch.device,
-    weights: Weights,
-) -> Model:
-    if asked.candidate == "hf":
-        return models.hugging_face(checkpoint, config, dtype, weights, asked.code)
-    made = user.made_by(asked.candidate, checkpoint.source, dtype, str(device))
-    return models.own(made, asked.candidate, dtype, device)
-
-
-def _device(name: str) -> torch.device:
-    """Raises RequestError for a device that is not there."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise RequestError(f"--device {name}: not available here: {str(error).splitlines()[0]}") from error
-    return device
-
-
-def _dtype(name: str, checkpoint: Checkpoint) -> torch.dtype:
-    """The release dtype: the one that most of the checkpoint's elements have. Raises RequestError."""
-    if name in _BY_NAME and name != "float64":
-        return _BY_NAME[name]
-    if name != "checkpoint":
-        raise RequestError(f"unknown --dtype {name!r}: expected checkpoint, float32, bfloat16 or float16")
-    counts: dict[str, int] = {}
-    for header in checkpoint.tensors.values():
-        counts[header.dtype] = counts.get(header.dtype, 0) + header.elements
-    floats = {k: v for k, v in counts.items() if k in ("F32", "BF16", "F16", "F64")}
-    most = max(floats, key=lambda k: floats[k], default="F32")
-    return torch.float32 if most == "F64" else DTYPES[most]
-
-
-def _batches(asked: Request, bound: BoundManifest, config: dict[str, Any]) -> Sequence[Inputs]:
-    """The tokens asked for, and beside them a short padded batch of another length."""
-    if asked.tokens is not None:
-        return [asked.tokens]
-    vocab = _vocabulary(bound, config)
-    length = _length(asked.seq_len, config)
-    if asked.batch < 1 or length < 1:
-        raise RequestError(f"--batch {asked.batch} --seq-len {length}: both must be at least 1")
-    decoder = tokens.tokens(vocab, asked.batch, length, asked.seed + 1)
-    main = dataclasses.replace(
-        tokens.whole(tokens.tokens(vocab, asked.batch, length, asked.seed)), decoder_input_ids=decoder
-    )
-    return [main.tensors(), _padded(vocab, asked.seed + 2, _pad(config))]
-
-
-def _padded(vocab: int, seed: int, pad: int) -> Inputs:
-    """Two short rows, one padded on the left and one on the right."""
-    left = tokens.padded(vocab, 2, _SHORT, seed, side="left", pad=pad)
-    right = tokens.padded(vocab, 2, _SHORT, seed, side="right", pad=pad)
-    ids = torch.stack([left.input_ids[1], right.input_ids[1]])
-    mask = torch.stack([left.attention_mask[1], right.attention_mask[1]])
-    return {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": tokens.tokens(vocab, 2, _SHORT, seed + 1)}
-
-
-def _length(asked: int | None, config: dict[str, Any]) -> int:
-    """Tokens in a sequence. Raises RequestError for more than the model has positions."""
-    names = ("max_position_embeddings", "n_positions", "n_ctx", "max_target_positions")
-    sizes = [v for n in names if isinstance(v := config.get(n), int) and v > 0]
-    # Some tables begin behind the padding's position (RoBERTa, OPT).
-    most = min(sizes) - _BEHIND if sizes else None
-    if asked is None:
-        return _LENGTH if most is None else max(1, min(_LENGTH, most))
-    if sizes and asked > min(sizes):
-        raise RequestError(f"--seq-len {asked}: the model has {min(sizes)} positions (config.json)")
-    return asked
-
-
-def _pad(config: dict[str, Any]) -> int:
-    pad = config.get("pad_token_id")
-    return pad if isinstance(pad, int) and pad >= 0 else 0
-
-
-def _vocabulary(bound: BoundManifest, config: dict[str, Any]) -> int:
-    """How many token ids there are. Raises RequestError."""
-    dim = bound.dims.get("vocab")
-    size = dim.value if dim is not None and dim.known else config.get("vocab_size")
-    if not isinstance(size, int) or size < 1:
-        raise RequestError(
-            "config.json: vocab_size: expected a positive number, to draw tokens from; give --tokens FILE"
-        )
-    return size

@@ -31,11 +31,12 @@ class Chain:
         weight = self.scene.weight(self.reference.dtype)
         return (assembly.rounded(weight) if self.rounded else assembly.exact(weight))(site, x)
 
-    def begin(self, stack: str, given: Tensor) -> Tensor:
+    def begin(self, stack: str, given: Tensor | None) -> Tensor | None:
         """The embedded tokens of a stack; `given`, the candidate's, where the reference has no embedding of its own."""
         own = self.reference.embed(stack)
-        state = given[: self.rows].to(self.reference.dtype) if own is None else own
-        self.states[stack] = state
+        state = given[: self.rows].to(self.reference.dtype) if own is None and given is not None else own
+        if state is not None:
+            self.states[stack] = state
         return state
 
     def enter(self, stack: str) -> None:

@@ -16,20 +16,25 @@ from blockaudit.trace.program import Layer
 from blockaudit.trace.scene import Scene, norm_at, ordered
 
 # Rows on which correct spellings of a norm round far apart: they are judged by their error alone.
-_PROBE_SEED = 0
+PROBE_SEED = 0
 
 
-def layer(judge: Judge, scene: Scene, at: Layer, block: Block, sites: Sites, enter: Tensor) -> None:
+def layer(judge: Judge, scene: Scene, at: Layer, block: Block, sites: Sites, enter: Tensor | None) -> None:
     """One layer's sites, on the state that enters it."""
+    judged = scene.run.judged(block, sites)
+    if enter is None:
+        enter = _some_state(sites)  # nothing that is made of it is judged
+    if enter is None:
+        return
     prefix = scene.prefix(at.stack) + f"layers.{at.number}."
     valid = scene.valid(at.stack)
     wide = {k: v.to(scene.wide) for k, v in sites.items()}
-    expected = assembly.local(block, wide, enter.to(scene.wide), _branch(scene, at), scene.exact())
-    noisy = _noisy(scene, at, block, sites, enter)
+    expected = assembly.local(block, wide, enter.to(scene.wide), _branch(scene, at, judged), scene.exact())
+    noisy = _noisy(scene, at, block, sites, enter, judged)
     same = _routed_alike(scene, at, block, sites, enter)
     for site, value in ordered(block, expected):
-        if site not in sites:
-            continue  # told of as a missing site
+        if site not in sites or (judged is not None and site not in judged):
+            continue  # told of as a missing site, or as one whose inputs are
         norm, source = norm_at(block, site), None
         if norm is not None and scene.low:
             source = assembly.source_of(block, site, sites, enter)
@@ -66,7 +71,7 @@ def probed(judge: Judge, scene: Scene, name: str, site: NormSite, found: Norm | 
     if found is None or ask is None:
         return
     width = tuple(found.source.meta["val"].shape)[-1]
-    made = probes.rows(width, seed=_PROBE_SEED, dtype=scene.dtype, device=scene.run.candidate.device)
+    made = probes.rows(width, seed=PROBE_SEED, dtype=scene.dtype, device=scene.run.device)
     answers = ask(torch.cat(list(made.values())))
     start = 0
     for kind, rows in made.items():
@@ -84,17 +89,31 @@ def spelled(scene: Scene, site: NormSite, source: Tensor) -> tuple[Tensor, ...]:
     return tuple(variants(site.spec, source, w, b, state or None))
 
 
-def _branch(scene: Scene, at: Layer) -> BranchFunction | None:
-    """Our branch functions in float32, on values in the wide dtype."""
+def _some_state(sites: Sites) -> Tensor | None:
+    """A value of the shape that the state has."""
+    return next((torch.zeros_like(value) for value in sites.values()), None)
+
+
+def _branch(scene: Scene, at: Layer, judged: frozenset[str] | None) -> BranchFunction | None:
+    """Our branch functions in float32, on values in the wide dtype; of those that are not judged, any value."""
     if not scene.main.full:
-        return None
+        return None if judged is None else lambda name, x: torch.zeros_like(x)
     ours = scene.main.branch(at, scene.outputs(None, scene.main.dtype))
-    return lambda name, x: ours(name, x.to(scene.main.dtype))
+
+    def branch(name: str, x: Tensor) -> Tensor:
+        if judged is not None and f"{name}.branch" not in judged:
+            return torch.zeros_like(x)
+        return ours(name, x.to(scene.main.dtype))
+
+    return branch
 
 
-def _noisy(scene: Scene, at: Layer, block: Block, sites: Sites, enter: Tensor) -> dict[str, Tensor]:
+def _noisy(
+    scene: Scene, at: Layer, block: Block, sites: Sites, enter: Tensor, judged: frozenset[str] | None
+) -> dict[str, Tensor]:
     """Every site of the layer in the dtype judged, on the candidate's own inputs; branches on the first row."""
-    found = assembly.local(block, sites, enter, None, scene.rounding())
+    anything: BranchFunction | None = None if judged is None else lambda name, x: torch.zeros_like(x)
+    found = assembly.local(block, sites, enter, anything, scene.rounding())
     if scene.noise is None:
         return found
     dtype = scene.noise.dtype
@@ -102,7 +121,7 @@ def _noisy(scene: Scene, at: Layer, block: Block, sites: Sites, enter: Tensor) -
     branch = scene.noise.branch(at, scene.outputs(1, dtype))
     for part in block.branches:
         inside = assembly.read_by(block, part, first, enter[:1].to(dtype))
-        if inside is not None:
+        if inside is not None and (judged is None or f"{part.name}.branch" in judged):
             found[f"{part.name}.branch"] = branch(part.name, inside)
     return found
 

@@ -17,7 +17,7 @@ from blockaudit.graph import live, record
 from blockaudit.graph.record import Recording
 from blockaudit.graph.weightless import Weightless
 from blockaudit.records.checkpoint import Checkpoint
-from blockaudit.trace.weights import Weights
+from blockaudit.trace.weights import Matrix, Weights
 
 Inputs = Mapping[str, torch.Tensor]
 _LEGACY = (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
@@ -28,7 +28,8 @@ class Model:
     """A candidate in one dtype.
 
     `record` gives the operators of one forward pass on inputs of these shapes, `weight` a parameter by its name on the
-    run's device, `key` the checkpoint's key of a parameter (None: the module holds it itself).
+    run's device, `key` the checkpoint's key of a parameter (None: the module holds it itself), `matrix` one that is
+    too large to be held whole.
     """
 
     label: str
@@ -38,6 +39,7 @@ class Model:
     key: Callable[[str], str | None]
     takes: frozenset[str]  # names of the inputs that its forward takes
     streamed: bool
+    matrix: Callable[[str], Matrix | None] = lambda name: None
 
 
 def hugging_face(
@@ -63,7 +65,7 @@ def hugging_face(
         types |= {n: b.dtype for n, b in model.named_buffers(remove_duplicate=False)}
         return Model(
             version, dtype, lambda i: live.record_model(model, i), lambda n: weights.tensor(keys[n], types[n]),
-            keys.get, takes, True,
+            keys.get, takes, True, lambda n: weights.matrix(keys[n], types[n]) if n in keys else None,
         )  # fmt: skip
     whole = _loaded(checkpoint, type(model), dtype)
     held = {n: t.detach() for n, t in whole.named_parameters(remove_duplicate=False)}

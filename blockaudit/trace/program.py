@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 
 from torch.fx import Node
 
-from blockaudit.graph.flow import op
+from blockaudit.graph.flow import op, peel
 from blockaudit.graph.norms import Norm
 from blockaudit.graph.reader import Reader
 from blockaudit.graph.record import Recording
 from blockaudit.graph.steps import Step, of_stack
 from blockaudit.graph.stream import Stream
 from blockaudit.records.bound import BoundManifest
+from blockaudit.reference import assembly
 
 
 @dataclass(frozen=True)
@@ -78,15 +79,66 @@ def read(bound: BoundManifest, recording: Recording) -> Program:
         if end is None:
             unread.append(f"{span.name}: no value that leaves the stack was found")
             continue
-        stream = reader.stream(end)
+        stream = _read(reader, end)
         unread += [f"{span.name}: {doubt}" for doubt in stream.unread]
         steps = of_stack(bound, span, stream, span.run or 0)
+        rooted = _rooted(bound, reader, span.name, stream, steps)
+        if rooted is not None:
+            stream, steps = rooted, of_stack(bound, span, rooted, span.run or 0)
         if not steps:
             unread.append(f"{span.name}: {len(stream.adds)} residual adds in {span.run} layers")
         numbers = dict.fromkeys(s.layer for s in steps)
         layers = tuple(Layer(span.name, n, tuple(s for s in steps if s.layer == n)) for n in numbers)
         stacks.append(StackProgram(span.name, stream, layers, end))
     return Program(recording, tuple(stacks), recording.logits, tuple(unread))
+
+
+def _read(reader: Reader, end: Node) -> Stream:
+    """The stream that ends at a value; a final norm that is applied twice is one of its stack, with both in it."""
+    stream = reader.stream(end)
+    outer = reader.norm(peel(end)) if not stream.adds else None
+    inner = reader.norm(peel(outer.source)) if outer is not None else None
+    if outer is None or inner is None:
+        return stream
+    again = reader.stream(outer.source)
+    if again.final_norm is None:
+        return stream
+    return replace(again, final_norm=replace(inner, output=outer.output))
+
+
+def _rooted(bound: BoundManifest, reader: Reader, stack: str, stream: Stream, steps: list[Step]) -> Stream | None:
+    """The stream with normalised shortcuts, where it reads as well with a norm after the add before; None: as it is.
+
+    x + F(N(x)) with N(x) in place of x is both: a norm of this branch that the add uses, or one behind the add before.
+    The manifest says which norm there is.
+    """
+    adds, embed, changed = list(stream.adds), stream.embed_norm, False
+    for i, add in enumerate(adds):
+        before = embed if i == 0 else adds[i - 1].norm_post
+        mine = next((s for s in steps if s.add is stream.adds[i]), None)
+        other = None if i == 0 else next((s for s in reversed(steps) if s.add is stream.adds[i - 1]), None)
+        if before is None or mine is None or any(b.norm_in for b in add.branches) or stream.normalised_shortcut:
+            continue
+        there = f"{stack}.embed_norm" if other is None else f"{_owner(bound, stack, other)}.norm_post"
+        if _has(bound, there) or not _has(bound, f"{_owner(bound, stack, mine)}.norm_in"):
+            continue
+        if add.shortcut is not before.output:
+            continue
+        adds[i], changed = reader.rooted(add, before.source), True
+        if i == 0:
+            embed = None
+        else:
+            adds[i - 1] = replace(adds[i - 1], norm_post=None)
+    return replace(stream, adds=tuple(adds), embed_norm=embed) if changed else None
+
+
+def _owner(bound: BoundManifest, stack: str, step: Step) -> str:
+    return assembly.owner_in(bound, stack, step.layer, step.name) or f"{stack}.{step.name}"
+
+
+def _has(bound: BoundManifest, site: str) -> bool:
+    field = bound.fields.get(f"{site}.present")
+    return field is not None and field.value is True
 
 
 def aligned(read_from: Recording, run: Recording) -> dict[Node, Node]:

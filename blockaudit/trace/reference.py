@@ -10,9 +10,9 @@ from torch import Tensor
 
 from blockaudit.records.bound import BoundManifest
 from blockaudit.reference.assembly import BranchFunction, Weight
-from blockaudit.trace.candidate import Run
 from blockaudit.trace.models import Inputs
 from blockaudit.trace.program import Layer
+from blockaudit.trace.running import Running
 
 States = Mapping[str, Tensor]
 
@@ -41,7 +41,7 @@ class Wrapper:
 
     full = False
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Running) -> None:
         self.run, self.dtype = run, torch.float32
 
     def begin(self, inputs: Inputs) -> None:

@@ -16,19 +16,20 @@ from blockaudit.records.conformance import Mode, SiteResult
 from blockaudit.reference import assembly
 from blockaudit.reference.assembly import Block
 from blockaudit.trace import local, outer
-from blockaudit.trace.candidate import Candidate, Run, Segment, Sites
+from blockaudit.trace.candidate import Segment, Sites
 from blockaudit.trace.free import Chain, Free
 from blockaudit.trace.judge import Judge
 from blockaudit.trace.models import Inputs
 from blockaudit.trace.program import Layer
 from blockaudit.trace.reference import Reference
+from blockaudit.trace.running import Runnable, Running
 from blockaudit.trace.scene import Scene, Seen
 from blockaudit.trace.weights import Weights
 
 # Called with each layer's values once they were compared: identification, telemetry, a trace that is written.
 Observer = Callable[[Seen], None]
 # A reference for one run, in one dtype, under one manifest.
-Make = Callable[[BoundManifest, torch.dtype, Run], Reference]
+Make = Callable[[BoundManifest, torch.dtype, Running], Reference]
 
 
 class Pass:
@@ -36,7 +37,7 @@ class Pass:
 
     def __init__(
         self,
-        candidate: Candidate,
+        candidate: Runnable,
         bound: BoundManifest,
         weights: Weights,
         judge: Judge,
@@ -46,9 +47,9 @@ class Pass:
     ) -> None:
         self.candidate, self.bound, self.weights, self.judge = candidate, bound, weights, judge
         self.modes, self.make, self.layers = modes, make, layers
-        self.dtype = candidate.model.dtype
+        self.dtype = candidate.dtype
 
-    def scene(self, run: Run, inputs: Inputs, bound: BoundManifest | None = None) -> Scene:
+    def scene(self, run: Running, inputs: Inputs, bound: BoundManifest | None = None) -> Scene:
         """The references beside a run, begun on its inputs; under another manifest where one is given."""
         bound = bound or self.bound
         main = self.make(bound, torch.float32, run)
@@ -57,7 +58,7 @@ class Pass:
         if main.full:
             noise = self.make(bound, torch.float64 if self.dtype == torch.float32 else self.dtype, run)
             noise.begin({k: v[:1] for k, v in inputs.items()})
-        several = len(self.candidate.program.stacks) > 1
+        several = len(self.candidate.stacks) > 1
         return Scene(run, bound, self.weights, self.dtype, main, noise, inputs, several)
 
     def batch(self, inputs: Inputs, observers: Sequence[Observer], probe: bool = False) -> None:
@@ -69,8 +70,7 @@ class Pass:
             chains.append(Chain(scene, scene.noise, scene.low, 1))
         free = Free(scene, chains)
         for i, segment in enumerate(run.segments):
-            if i + 1 < len(run.segments):
-                self._prefetch(run, run.segments[i + 1])
+            self.weights.prefetch(k for following in run.segments[i + 1 : i + 2] for k in run.reads(following))
             sites = run.advance(segment)
             block, enter = None, None
             if segment.layer is not None:
@@ -103,7 +103,7 @@ class Pass:
 
     def edited(self, seen: Seen, block: Block) -> list[SiteResult]:
         """The local comparison of a layer that was seen, held to another block."""
-        if seen.segment.layer is None or seen.enter is None:
+        if seen.segment.layer is None:
             raise ValueError("no layer")
         judge = Judge(self.dtype, self.judge.policy)
         local.layer(judge, seen.scene, seen.segment.layer, block, seen.sites, seen.enter)
@@ -111,8 +111,4 @@ class Pass:
 
     def prefix(self, stack: str) -> str:
         """What the names of a stack's sites begin with."""
-        return f"{stack}." if len(self.candidate.program.stacks) > 1 else ""
-
-    def _prefetch(self, run: Run, segment: Segment) -> None:
-        names = run.engine.weights_in(segment.begin, segment.end)
-        self.weights.prefetch(k for n in names if (k := self.candidate.model.key(n)) is not None)
+        return f"{stack}." if len(self.candidate.stacks) > 1 else ""

@@ -13,9 +13,10 @@ from blockaudit.records.conformance import SiteResult
 from blockaudit.records.sites import order
 from blockaudit.reference import assembly
 from blockaudit.reference.assembly import Block, NormFunction, NormSite
-from blockaudit.trace.candidate import Run, Segment, Sites
+from blockaudit.trace.candidate import Segment, Sites
 from blockaudit.trace.models import Inputs
 from blockaudit.trace.reference import Reference
+from blockaudit.trace.running import Running
 from blockaudit.trace.weights import Weights
 
 
@@ -26,7 +27,7 @@ class Scene:
     `dtype` is the one judged; `wide` the one in which norms and sums are true.
     """
 
-    run: Run
+    run: Running
     bound: BoundManifest
     weights: Weights
     dtype: torch.dtype
@@ -45,7 +46,7 @@ class Scene:
 
     def weight(self, dtype: torch.dtype) -> Callable[[str], Tensor]:
         """Weights as the candidate's dtype holds them, widened: rounding them is not an error of the candidate."""
-        return lambda key: self.weights.tensor(key, self.dtype).to(dtype)
+        return lambda key: self.weights.tensor(key, self.dtype, dtype)
 
     def exact(self) -> NormFunction:
         """Norms by their formula, in the wide dtype."""
@@ -65,7 +66,7 @@ class Scene:
         mask = self.inputs.get("attention_mask")
         if mask is None or (self.several and stack == "decoder") or bool(mask.all()):
             return None
-        return mask.to(self.run.candidate.device).bool()
+        return mask.to(self.run.device).bool()
 
     def outputs(self, rows: int | None, dtype: torch.dtype) -> dict[str, Tensor]:
         """What the candidate's earlier stacks gave."""
@@ -84,7 +85,7 @@ class Seen:
     results: tuple[SiteResult, ...]
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Running:
         return self.scene.run
 
 

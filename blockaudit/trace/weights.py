@@ -1,33 +1,56 @@
 """Weights of a checkpoint by positioned reads: a layer's are in memory while it runs, and no longer.
 
-A shard is never mapped: under a memory limit the mapping itself would fail, however little of it is read.
+A shard is never mapped: under a memory limit the mapping itself would fail, however little of it is read. What is held
+at most: the layer that runs and the next one, as they are stored, widened copies of what is small, and one block of
+what is not. An embedding or a head of real size is never held: its rows are read where they are used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from math import prod
+from threading import Lock
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from blockaudit.checkpoint.values import read_block
+from blockaudit.checkpoint.values import read_into
 from blockaudit.errors import RequestError
 from blockaudit.records.checkpoint import Checkpoint
+from blockaudit.reference.tensors import Source
 
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
+# Elements above which a matrix is read in parts, and of one part.
+LARGE, BLOCK = 1 << 26, 1 << 24
+# Bytes of widened copies that are kept while a layer runs.
+_WIDENED = 1 << 27
+_Fetched = tuple[Tensor, Any]  # the tensor on its device, and the event of its copy
 
 
 class Weights:
-    """Tensors of one checkpoint by key, on one device. What was fetched ahead is handed over once."""
+    """Tensors of one checkpoint by key, on one device.
+
+    `dtypes` that a method takes are the ones that a tensor of floats goes through: (bfloat16, float32) are the values
+    that a bfloat16 model has, in float32. Raises RequestError where a tensor cannot be read.
+    """
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
         self.checkpoint, self.device = checkpoint, device
+        self._cuda = device.type == "cuda"
+        self._copies: Any = torch.cuda.Stream(device) if self._cuda else None
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="weights")
-        self._ahead: dict[str, Future[torch.Tensor]] = {}
-        self._held: dict[str, torch.Tensor] = {}  # as stored, of the layer that runs
+        self._files = Lock()  # the files that are open are shared, and the oldest of them is closed
+        self._ahead: dict[str, Future[_Fetched]] = {}
+        self._next: dict[str, None] = {}
+        self._held: dict[str, Tensor] = {}  # as stored, of the layer that runs
+        self._widened: dict[tuple[str, tuple[torch.dtype, ...]], Tensor] = {}
+        self._spare = _WIDENED
 
     def __contains__(self, key: str) -> bool:
         return key in self.checkpoint.tensors
@@ -35,30 +58,107 @@ class Weights:
     def shape(self, key: str) -> tuple[int, ...]:
         return self.checkpoint.tensors[key].shape
 
-    def tensor(self, key: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """A tensor as stored, or (floats) in `dtype`, on the device. Raises RequestError where it cannot be read."""
-        value = self._held.get(key)
-        if value is None:
-            future = self._ahead.pop(key, None)
-            read = future.result() if future is not None else self._read(key)
-            value = self._held[key] = read.to(self.device, non_blocking=True)
-        return value.to(dtype) if dtype is not None and value.is_floating_point() else value
+    def tensor(self, key: str, *dtypes: torch.dtype) -> Tensor:
+        """The whole tensor, on the device; as stored where no dtype is named."""
+        value = self._stored(key)
+        steps = _steps(value.dtype, dtypes)
+        if not steps:
+            return value
+        made = self._widened.get((key, steps))
+        if made is None:
+            made = _cast(value, steps)
+            if made.nbytes <= self._spare:
+                self._spare -= made.nbytes
+                self._widened[key, steps] = made
+        return made
+
+    def rows(self, key: str, ids: Tensor, *dtypes: torch.dtype) -> Tensor:
+        """Rows of a matrix [rows, ...] by number, [*ids.shape, ...]."""
+        if not self._parted(key):
+            value = self._stored(key)[ids]
+            return _cast(value, _steps(value.dtype, dtypes))
+        count, *rest = self.shape(key)
+        wanted, places = ids.unique(return_inverse=True)
+        if wanted.numel() and not 0 <= int(wanted[0]) <= int(wanted[-1]) < count:
+            raise IndexError(f"{key}: row {int(wanted[-1])} of {count}")
+        value = self._empty(key, (len(wanted), *rest))
+        for i, row in enumerate(wanted.tolist()):
+            self._fill(key, value[i : i + 1], row)
+        value = value.to(self.device, non_blocking=True)
+        return _cast(value, _steps(value.dtype, dtypes))[places]
+
+    def blocks(self, key: str, *dtypes: torch.dtype) -> Iterator[Tensor]:
+        """A matrix [rows, ...] in blocks of rows that lie one behind the other: one, where that takes no more room."""
+        shape = self.shape(key)
+        steps = _steps(DTYPES.get(self.checkpoint.tensors[key].dtype, torch.float32), dtypes)
+        parted = self._parted(key)
+        if not parted and (not steps or len(shape) != 2 or prod(shape) <= BLOCK):
+            yield self.tensor(key, *dtypes)
+            return
+        size = max(1, BLOCK * shape[0] // prod(shape))
+        for start in range(0, shape[0], size):
+            stop = min(start + size, shape[0])
+            if parted:
+                block = self._empty(key, (stop - start, *shape[1:]))
+                self._fill(key, block, start)
+                yield _cast(block.to(self.device, non_blocking=True), steps)
+            else:
+                yield _cast(self._stored(key)[start:stop], steps)
+
+    def matrix(self, key: str, *dtypes: torch.dtype) -> Matrix | None:
+        """A matrix that is too large to be held whole; None of any other tensor."""
+        return Matrix(self, key, dtypes) if self._parted(key) else None
+
+    def source(self, *dtypes: torch.dtype) -> Source:
+        """What a reference reads its weights from."""
+        return _Typed(self, dtypes)
 
     def release(self) -> None:
         """Let go of every tensor that was handed out: the layer has run."""
-        self._held.clear()
+        self._held = {k: v for k, v in self._held.items() if k in self._next}
+        self._ahead = {k: f for k, f in self._ahead.items() if k in self._next or (not f.cancel() and not f.done())}
+        self._widened.clear()
+        self._spare = _WIDENED
 
     def prefetch(self, keys: Iterable[str]) -> None:
-        """Read these on another thread, while the caller computes."""
-        for key in keys:
-            if key in self and key not in self._ahead:
-                self._ahead[key] = self._reader.submit(self._read, key)
+        """Read these on another thread while the caller computes: what the next layer needs, and nothing further."""
+        self._next = dict.fromkeys(k for k in keys if k in self and not self._parted(k))
+        for key in self._next:
+            if key not in self._ahead and key not in self._held:
+                self._ahead[key] = self._reader.submit(self._fetched, key)
 
     def close(self) -> None:
         self._reader.shutdown(wait=True, cancel_futures=True)
         self._ahead.clear()
+        self._held.clear()
+        self._widened.clear()
 
-    def _read(self, key: str) -> torch.Tensor:
+    def _parted(self, key: str) -> bool:
+        return len(self.shape(key)) == 2 and prod(self.shape(key)) > LARGE
+
+    def _stored(self, key: str) -> Tensor:
+        value = self._held.get(key)
+        if value is None:
+            future = self._ahead.pop(key, None)
+            value, copied = future.result() if future is not None else self._fetched(key)
+            if copied is not None:
+                current: Any = torch.cuda.current_stream(self.device)
+                current.wait_event(copied)
+                value.record_stream(current)
+            self._held[key] = value
+        return value
+
+    def _fetched(self, key: str) -> _Fetched:
+        """One tensor as stored. On cuda its copy runs beside what is being computed: pinned, on a stream of its own."""
+        host = self._empty(key, self.shape(key))
+        self._fill(key, host, 0)
+        if not self._cuda:
+            return host.to(self.device), None
+        with torch.cuda.stream(self._copies):
+            return host.to(self.device, non_blocking=True), self._copies.record_event()
+
+    def _empty(self, key: str, shape: tuple[int, ...]) -> Tensor:
+        """Room in the processor's memory for (some rows of) a tensor. Raises RequestError for what has no such room."""
         header, file = self.checkpoint.tensors[key], self.checkpoint.owner[key]
         dtype = DTYPES.get(header.dtype)
         if dtype is None:
@@ -67,10 +167,60 @@ class Weights:
             raise RequestError(
                 f"{file.name}: {key}: its elements do not lie side by side: save the checkpoint as safetensors first"
             )
-        if header.elements == 0:
-            return torch.empty(header.shape, dtype=dtype)
-        data = read_block(self.checkpoint, key, 0, header.nbytes)
-        if len(data) != header.nbytes or len(data) != header.elements * dtype.itemsize:
-            raise RequestError(f"{file.name}: {key}: {header.nbytes} bytes expected, {len(data)} could be read")
-        value = torch.frombuffer(bytearray(data), dtype=dtype).reshape(header.shape)
-        return value.pin_memory() if self.device.type == "cuda" else value
+        if header.nbytes != header.elements * dtype.itemsize:
+            raise RequestError(f"{file.name}: {key}: {header.nbytes} bytes for {header.elements} of {header.dtype}")
+        return torch.empty(shape, dtype=dtype, pin_memory=self._cuda)
+
+    def _fill(self, key: str, room: Tensor, row: int) -> None:
+        """Read rows of a tensor into `room`, from `row` on. Raises RequestError."""
+        if room.numel() == 0:
+            return
+        start = row * room[0].nbytes if room.dim() else 0
+        view = memoryview(room.reshape(-1).view(torch.uint8).numpy())
+        with self._files:
+            read = read_into(self.checkpoint, key, start, view)
+        if read != room.nbytes:
+            name = self.checkpoint.owner[key].name
+            raise RequestError(f"{name}: {key}: {room.nbytes} bytes expected, {read} could be read")
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix [rows, columns] of the checkpoint that is read where it is used, a few rows or a block at a time."""
+
+    weights: Weights
+    key: str
+    dtypes: tuple[torch.dtype, ...]
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.weights.rows(self.key, ids, *self.dtypes)
+
+    def blocks(self) -> Iterator[Tensor]:
+        return self.weights.blocks(self.key, *self.dtypes)
+
+
+class _Typed(Source):
+    def __init__(self, weights: Weights, dtypes: tuple[torch.dtype, ...]) -> None:
+        super().__init__(lambda key: weights.tensor(key, *dtypes))
+        self._weights, self._dtypes = weights, dtypes
+
+    def rows(self, key: str, ids: Tensor) -> Tensor:
+        return self._weights.rows(key, ids, *self._dtypes)
+
+    def blocks(self, key: str) -> Iterator[Tensor]:
+        return self._weights.blocks(key, *self._dtypes)
+
+
+def _steps(stored: torch.dtype, dtypes: tuple[torch.dtype, ...]) -> tuple[torch.dtype, ...]:
+    """The casts that change anything: all that round, and the last."""
+    if not stored.is_floating_point or not dtypes:
+        return ()
+    rounding = [d for d in dtypes[:-1] if torch.promote_types(stored, d) != d]
+    steps = (*rounding, dtypes[-1])
+    return () if steps == (stored,) else steps
+
+
+def _cast(value: Tensor, steps: tuple[torch.dtype, ...]) -> Tensor:
+    for dtype in steps:
+        value = value.to(dtype)
+    return value

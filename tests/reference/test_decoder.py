@@ -138,6 +138,25 @@ def test_every_state_and_the_logits(family: str, name: str, changes: dict[str, A
         assert max(found.values()) < 1e-5, found
 
 
+CLASSES = [
+    ("albert", "AlbertModel"), ("bart", "BartModel"), ("bert", "BertForPreTraining"),
+    ("bert", "BertForSequenceClassification"), ("deepseek_v3", "DeepseekV3Model"), ("gpt2", "GPT2Model"),
+    ("llama", "LlamaForQuestionAnswering"), ("llama", "LlamaModel"), ("opt", "OPTModel"), ("t5", "T5EncoderModel"),
+    ("t5", "T5Model"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "name"), CLASSES)
+def test_a_class_of_other_parts(family: str, name: str, tmp_path: Path) -> None:
+    """Keys without the prefix, one stack of two, heads that are no language model's."""
+    model = models.build(family, name)
+    ours = models.reference(model, family, tmp_path, torch.float32)
+    found = models.errors(model, ours, models.batch(ours.bound, padded="right"))
+    assert len(found) >= 2
+    assert max(found.values()) < 1e-5, found
+    assert (ours.head(torch.zeros(1, 1, 32)) is not None) == ("CausalLM" in name or "PreTraining" in name)
+
+
 @pytest.mark.parametrize("family", ["albert", "bart", "bert", "gpt2", "opt", "roberta"])
 def test_in_float64(family: str, tmp_path: Path) -> None:
     """Where the model's own code keeps float64 (angles and RMSNorm do not), nothing hides in rounding."""
@@ -247,6 +266,13 @@ REFUSED = {
     "activation": ("llama", {"hidden_act": "sine"}, "activation is 'sine'"),
     "bidirectional": ("gemma2", {"use_bidirectional_attention": True}, "bidirectional is set"),
     "heads": ("llama", {"num_key_value_heads": 3}, "4 heads cannot share 3"),
+    "epsilon": ("llama", {"rms_norm_eps": "small"}, "norm_in.epsilon is 'small'"),
+    "softcap": ("gemma2", {"attn_logit_softcapping": [30]}, "self_attention.softcap is [30]"),
+    "experts": ("mixtral", {"num_experts_per_tok": 5}, "routing.top_k is 5, of 4 experts"),
+    "groups": ("deepseek_v3", {"n_group": 3}, "4 experts are not 3 groups"),
+    "width": ("bloom", {"n_head": 5}, "has 96 outputs, and its heads take 90"),
+    "longrope": ("phi3", {"rope_parameters": {**LONG, "long_factor": [1.0]}}, "do not have 4 entries"),
+    "decoder_alone": ("bart", {"architectures": ["BartForCausalLM"]}, "reads a memory that no stack gives"),
     "memory": ("gpt2", {"add_cross_attention": True}, "reads a memory that no stack gives"),
 }
 

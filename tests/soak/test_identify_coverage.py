@@ -11,7 +11,7 @@ import torch
 from blockaudit.trace.identify import Solved, identify_norm, identify_residual
 from tests.trace.simulated_norms import Case, random_case, random_rows
 
-CASES = 1500
+CASES = 1000
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 
 

@@ -19,8 +19,6 @@ from safetensors.torch import load_file, save_file
 from blockaudit.cli.main import run
 from tests.families import models
 
-# ENABLE: delete this line once `conform` fills `missing`, `recorded` and `non_finite` of its record.
-pytestmark = pytest.mark.skip(reason="blockaudit conform is being built")
 
 USER = """
 from transformers import AutoModelForCausalLM

@@ -68,8 +68,7 @@ def test_small_rows_decide_everything(dtype: torch.dtype) -> None:
     assert found["cast_order"] == ("cast_after_scale" if dtype in (BF16, FP16) else None)
 
 
-@pytest.mark.parametrize("width", [32, 100, 2048])
-@pytest.mark.parametrize("epsilon", GRID)
+@pytest.mark.parametrize(("width", "epsilon"), [*((64, e) for e in GRID), (100, 1e-6), (2048, 1e-6), (2048, 0.0)])
 @pytest.mark.parametrize(("dtype", "relative"), [(BF16, 1e-2), (FP32, 1e-5)], ids=str)
 def test_asking_gives_any_epsilon(dtype: torch.dtype, relative: float, epsilon: float, width: int) -> None:
     w, x = vector(width, dtype), rows(2, width, dtype)
@@ -97,7 +96,7 @@ FORMULAS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("formula", FORMULAS, ids=str)
-@pytest.mark.parametrize("dtype", [BF16, FP16, FP32], ids=str)
+@pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
 def test_asking_tells_every_formula_apart(dtype: torch.dtype, formula: dict[str, Any]) -> None:
     w = vector(1 if formula["family"] == "scalenorm" else 64, dtype)
     bias = vector(64, dtype, 0.0, 8) if formula["family"] == "layernorm" else None
@@ -224,7 +223,7 @@ def test_final_norm_left_out_once_and_twice(dtype: torch.dtype) -> None:
     assert identify_final(x, once, spec, ones, dtype=dtype).value is None  # the second norm changes nothing
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(24))
 def test_a_drawn_norm_is_never_named_wrongly(seed: int) -> None:
     rng = random.Random(seed)
     dtype = rng.choice([BF16, FP16, FP32, FP64])

@@ -95,6 +95,13 @@ def test_active_dropout(dtype: torch.dtype, p: float) -> None:
     assert identify_dropout(u, u, dtype=dtype).value == 0.0
 
 
+def test_an_update_below_the_rounding_says_nothing_of_dropout() -> None:
+    dtype = torch.bfloat16
+    x, u = drawn(1, dtype), drawn(2, dtype, 1e-5)
+    assert values(identify_residual(x, {"mlp": u}, x + u, dtype=dtype))["dropout"] is None
+    assert identify_dropout(u[:1], u[:1], dtype=dtype).value is None  # 48 elements
+
+
 def test_what_a_sum_cannot_tell() -> None:
     dtype = torch.float32
     x = drawn(1, dtype)

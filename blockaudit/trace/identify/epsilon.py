@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log2
 
 import torch
 from torch import Tensor
 
 from blockaudit.trace.identify.formulas import Divisor, Rounds, Rows, Spelling, spread
-from blockaudit.trace.identify.rounding import NARROW, Interval, noise, unrounded
-from blockaudit.trace.identify.typed import ndtr, unique
+from blockaudit.trace.identify.likelihood import Likely, likely
+from blockaudit.trace.identify.rounding import NARROW, Interval, noise, unit, unrounded
+from blockaudit.trace.identify.typed import unique
 
-# Errors of r, in units of one float32 rounding of v: no more than this in any row ...
+# Errors of a root, in roundings of what is under it: no more than this in any row.
 _ROOT = 4.0
-# ... and as a spread over rows (torch 2.13 on a CPU: 1.5, its mean within 0.3).
-_SPREADS = (0.5, 1.0, 1.5, 2.5, 4.0, 8.0)
-_BIASES = (-0.75, 0.0, 0.75)
-# Log likelihood below the best at which a value is still kept: 99.9 % of one degree of freedom.
-_DROP = 5.42
-_GRID = 129
-_REACH = 6 * _SPREADS[-1]
 _LARGEST = 10.0
 
 
@@ -27,13 +22,15 @@ _LARGEST = 10.0
 class Fit:
     """The epsilons under which every row is explained; empty where low > high.
 
-    `rows`: how many rows there were. `likelihood`: the best log likelihood, to compare divisors of the same r.
+    `rows`: how many rows there were. `likelihood`: the best log likelihood, to compare divisors of the same r. `loose`:
+    only a narrow sum of the squares, whose order nobody knows, explains the rows.
     """
 
     low: float
     high: float
     rows: int
     likelihood: float = 0.0
+    loose: bool = False
 
     @property
     def holds(self) -> bool:
@@ -54,20 +51,36 @@ def fit(
     `sharp`: r as if no element had an error of its own; what is likely is read off it, where it is given.
     """
     moment = spread(rows, divisor, how.work, spelling)
+    if how.work in NARROW:
+        return _fit_narrow(r, moment, divisor, how.work, spelling, rows.x.shape[-1])
     middle = (moment[0] + moment[1]) / 2
     moment = (middle + slack * (moment[0] - middle)).clamp_min(0), middle + slack * (moment[1] - middle)
-    if how.work in NARROW:
-        per_row = _narrow(r, moment, divisor, how.work, spelling)
-    else:
-        per_row = _wide(r, moment, divisor, slack * _ROOT * noise(how.work))
-    low, high = per_row[0].clamp_min(0), per_row[1].clamp_max(_LARGEST)
-    start, end = float(low.max()), float(high.min())
+    start, end = _common(_wide(r, moment, divisor, slack * _ROOT * noise(how.work)))
     if not start <= end:
-        return Fit(start, end, len(low))
-    if how.work in NARROW:
-        return Fit(*_stored(start, end, how.work), len(low))
-    start, end, likelihood = _likely(rows, sharp or r, divisor, how, (start, end), slack)
-    return Fit(start, end, len(low), likelihood)
+        return Fit(start, end, len(rows.x))
+    found = _likely(rows, sharp or r, divisor, how, (start, end), slack)
+    return Fit(*_stored(found.low, found.high, how.work), len(rows.x), found.level)
+
+
+def _fit_narrow(
+    r: Interval, moment: Interval, divisor: Divisor, dtype: torch.dtype, spelling: Spelling, width: int
+) -> Fit:
+    """Epsilon as if the squares were summed in `dtype` in any order; `loose` where a float32 sum explains nothing."""
+    finite = torch.isfinite(moment[1])
+    r, moment = (r[0][finite], r[1][finite]), (moment[0][finite], moment[1][finite])
+    if not bool(finite.any()):
+        return Fit(0.0, _LARGEST, len(finite), loose=True)
+    summed = unit(dtype) * (1 + log2(width) / 2)
+    start, end = _common(_narrow(r, _fuzzy(moment, summed), divisor, dtype, spelling))
+    if not start <= end:
+        return Fit(start, end, len(finite))
+    exact = _common(_narrow(r, moment, divisor, dtype, spelling))
+    return Fit(*_stored(start, end, dtype), len(finite), loose=not exact[0] <= exact[1])
+
+
+def _common(per_row: Interval) -> tuple[float, float]:
+    """What all rows allow, from 0 on."""
+    return float(per_row[0].clamp_min(0).max()), float(per_row[1].clamp_max(_LARGEST).min())
 
 
 def _root(r: Interval) -> Interval:
@@ -111,7 +124,9 @@ def snap_root(moment: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _stored(low: float, high: float, dtype: torch.dtype) -> tuple[float, float]:
-    """Epsilons that act as one in [low, high]: torch 2.13 on a CPU rounds the number itself to a narrow dtype first."""
+    """Epsilons that act as one in [low, high]: the number itself may be rounded first (torch 2.13: on a CPU)."""
+    if dtype == torch.float64:
+        return low, high
     ends = torch.tensor([low], dtype=torch.float64), torch.tensor([high], dtype=torch.float64)
     start, end = unrounded(ends, dtype)
     return max(0.0, min(low, float(start))), max(high, float(end))
@@ -123,42 +138,18 @@ def _fuzzy(found: Interval, by: float) -> Interval:
 
 def _likely(
     rows: Rows, r: Interval, divisor: Divisor, how: Rounds, bounds: tuple[float, float], slack: float
-) -> tuple[float, float, float]:
-    """Inside what is possible, what is likely when each row's r has a rounding error of its own; and how likely.
-
-    The errors of many rows average out; those of rows with one and the same moment do not, nor does a common bias.
-    """
+) -> Likely:
+    """What the rows make likely inside `bounds`, which is what is possible."""
     moment = spread(rows, divisor, how.work, Spelling())
     v = (moment[0] + moment[1]) / 2
     # Elements that contradict each other by less than their error leave a crossed pair.
     low, high = _wide((torch.minimum(*r), torch.maximum(*r)), (v, v), divisor, 0.0)
     usable = torch.isfinite(low) & torch.isfinite(high) & (low <= high)
     if not bool(usable.any()):
-        return *bounds, 0.0
-    low, high, v = low[usable], high[usable], v[usable]
+        return Likely(*bounds, 0.0)
+    v = v[usable]
     # One rounding of r, in units of epsilon.
     scale = slack * noise(how.work) * ((v.sqrt() + bounds[1]) / 2 if divisor.outside else v + bounds[1])
-    different = len(unique(v.float()))
-    grid = torch.linspace(bounds[0], bounds[1], _GRID, dtype=torch.float64)
-    scale = scale.clamp_min(1e-140)
-    # A row whose ends are far off says the same of every epsilon here.
-    near = (bounds[0] - low < _REACH * scale) | (high - bounds[1] < _REACH * scale)
-    level = _profile(low[near], high[near], scale[near], grid) * (different / len(v))
-    kept = grid[level >= float(level.max()) - _DROP]
-    weight = scale.pow(-2)
-    usual = float((scale * weight).sum() / weight.sum())
-    allowed = usual * _ROOT / different**0.5 + (bounds[1] - bounds[0]) / (_GRID - 1)
-    start, end = float(kept.min()) - allowed, float(kept.max()) + allowed
-    return max(bounds[0], start), min(bounds[1], end), float(level.max())
-
-
-def _profile(low: Tensor, high: Tensor, scale: Tensor, grid: Tensor) -> Tensor:
-    """Log likelihood of each epsilon of the grid, the errors' spread and bias at their best for it: [len(grid)]."""
-    best = torch.full_like(grid, -torch.inf)
-    for bias in _BIASES:
-        below, above = low / scale - bias, high / scale - bias
-        at = grid[:, None] / scale
-        for wide in _SPREADS:
-            inside = ndtr((above - at) / wide) - ndtr((below - at) / wide)
-            best = torch.maximum(best, inside.clamp_min(1e-30).log().sum(-1))
-    return best
+    # Where epsilon is most of what is under the root, all rows take the same root.
+    different = len(unique((v.sqrt() if divisor.outside else v).add(bounds[1]).float()))
+    return likely((low[usable], high[usable]), scale, bounds, different)

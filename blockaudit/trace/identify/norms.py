@@ -91,8 +91,8 @@ def explanations(rows: Rows, alpha: float | None = None, like: NormSpec | None =
     """
     for slack in _SLACKS if len(rows.x) else ():
         found = [*_divided(rows, slack, like), *_undivided(rows, slack, alpha, like)]
-        # What holds to float64's own precision is no float32 arithmetic.
-        exact = [e for e in found if e.how.work == torch.float64]
+        # What holds to float64's own precision is no float32 arithmetic, and a known sum comes before an unknown one.
+        exact = [e for e in found if e.how.work == torch.float64] or [e for e in found if not e.fit.loose]
         if found:
             return exact or found
     return []

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from blockaudit.trace.identify.norms import explanations, rows_of
 from blockaudit.trace.identify.rounding import unit
-from blockaudit.trace.identify.scale import PLAIN, as_stored, identify_dropout
+from blockaudit.trace.identify.scale import CLEAR, PLAIN, as_stored, identify_dropout
 from blockaudit.trace.identify.solved import Solved, number_in, unknown
 from blockaudit.trace.identify.typed import eigh, length, numbers, pinv
 
@@ -65,7 +65,12 @@ def identify_residual(
     tied = _tied(columns, names)
     if best.explained:
         made = [_coefficient(name, i, best, dtype, tied.get(name)) for i, name in enumerate(names)]
-        return [*made, source, Solved("placement", "none", evidence="the sum is plain"), _idle(best, names, made)]
+        return [
+            *made,
+            source,
+            Solved("placement", "none", evidence="the sum is plain"),
+            _idle(best, columns, result, dtype),
+        ]
     return _otherwise(names, columns, result, dtype, source, (weight, bias))
 
 
@@ -172,10 +177,15 @@ def _coefficient(name: str, index: int, fit: _Fit, dtype: torch.dtype, why: str 
     return Solved(field, tuple(numbers(values)), ends, "one number per channel explains every element")
 
 
-def _idle(fit: _Fit, names: tuple[str, ...], made: list[Solved]) -> Solved:
-    """No dropout can be active where every element of every update is added with one and the same factor."""
-    scalar = fit.values.dim() == 1 and any(s.value not in (None, 0.0) for s in made[1 : len(names)])
-    return Solved("dropout", 0.0, (0.0, 0.0), "every element is added") if scalar else unknown("dropout", "not told")
+def _idle(fit: _Fit, columns: Tensor, result: Tensor, dtype: torch.dtype) -> Solved:
+    """No dropout is active where the sum is explained with every element that stands clear of the rounding in it."""
+    if fit.values.dim() > 1:
+        return unknown("dropout", "a number per channel was solved from the same elements")
+    terms, doubt = _times(columns, fit.values), _doubt(columns, result, fit.values, dtype)
+    clear = [int((term.abs() > 4 * doubt).sum()) for term in terms[1:]]
+    if not clear or min(clear) < CLEAR:
+        return unknown("dropout", "too few elements of the update stand clear of the rounding")
+    return Solved("dropout", 0.0, (0.0, 0.0), "every element is added")
 
 
 def _otherwise(

@@ -17,6 +17,8 @@ _BISECTIONS = 80
 _CAPS = (1e-3, 1e6)
 # Elements below which no share of them is a probability.
 _ENOUGH = 16
+# Elements among which a dropout of 1 % shows in 99 of 100 cases.
+CLEAR = 512
 _FLOAT = 4 * unit(torch.float64)
 
 
@@ -118,10 +120,11 @@ def identify_dropout(
 def _probability(field: str, share: float, scale: Interval | tuple[float, float], count: int) -> Solved:
     low, high = float(scale[0]), float(scale[1])
     if share == 0.0:
-        idle = low <= 1.0 <= high
-        return (
-            Solved(field, 0.0, (0.0, 0.0), "no element is zero") if idle else unknown(field, "scaled, and none is zero")
-        )
+        if not low <= 1.0 <= high:
+            return unknown(field, "no element is zero, and all are scaled")
+        if count < CLEAR:
+            return unknown(field, f"none of {count} elements is zero, as with a small dropout")
+        return Solved(field, 0.0, (0.0, 0.0), "no element is zero")
     if low <= 1.0:
         return unknown(field, f"{share:.3g} of the elements are zero, and the rest are not scaled up")
     ends = (1 - 1 / low - _FLOAT, 1 - 1 / high + _FLOAT)
