@@ -44,6 +44,7 @@ types: $(VENV)/.stamp
 	$(BIN)/pyright
 
 soak: $(VENV)/.stamp
+	$(PIP) --editable '.[torch,dev,soak]'
 	$(BIN)/python -m pytest -m soak --timeout 3600
 	$(MAKE) census
 

@@ -15,6 +15,10 @@ from blockaudit.graph.training import Training, record_module_training
 from blockaudit.graph.weightless import Weightless
 
 
+class CandidateRaised(RequestError):
+    """The user's own code raised; the message says what."""
+
+
 def build(candidate: str, source: str | None, dtype: torch.dtype) -> torch.nn.Module:
     """The module that the user's file makes. Raises RequestError, with what went wrong in one line."""
     made = made_by(candidate, source, dtype)
@@ -86,4 +90,4 @@ def _guarded(candidate: str, call: Any) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a user's code may raise anything at all
-        raise RequestError(f"--candidate {candidate}: {told(error)}") from error
+        raise CandidateRaised(f"--candidate {candidate}: {told(error)}") from error

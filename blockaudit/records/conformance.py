@@ -171,6 +171,7 @@ class Conformance(msgspec.Struct, frozen=True):
     layers: str = ""
     failure: str = ""  # why the run ended before its last layer
     recorded: bool = False  # the candidate is a trace file, which cannot be asked new questions
+    touched: tuple[str, ...] = ()  # inputs that the candidate wrote into
     blind: tuple[Blind, ...] = ()
     laws: tuple[Law, ...] = ()
     growth: tuple[tuple[str, Quantiles], ...] = ()  # stack: RMS of its last state over that of its first

@@ -51,6 +51,7 @@ def to_dict(run: Conformance) -> dict[str, Any]:
         "growth": [{"stack": stack, **_quantiles(quantiles)} for stack, quantiles in run.growth],
         "missing": list(run.missing),
         "unexpected": list(run.unexpected),
+        "touched": list(run.touched),
         "non_finite": [{"site": site, "count": number} for site, number in run.non_finite],
         "blind": [_blind(field) for field in run.blind],
         "laws": [_law(law) for law in run.laws],
@@ -154,7 +155,7 @@ def from_dict(document: dict[str, Any]) -> Conformance:
     sites = tuple(_site_from(site) for site in document["sites"])
     first = document["first_divergence"]
     told: dict[str, Any] = {name: document[name] for name in _ALIKE}
-    told |= {name: tuple(document[name]) for name in ("missing", "unexpected", "silent")}
+    told |= {name: tuple(document[name]) for name in ("missing", "unexpected", "touched", "silent")}
     told |= {
         "depth": document["reference_depth"],
         "sites": sites,

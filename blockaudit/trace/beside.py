@@ -59,8 +59,8 @@ class Beside:
     ) -> tuple[Conformance, str]:
         """The run with all that was noted, and why the repro could not be written.
 
-        every: what was judged, one batch or probe beside another. told: `unread` and `padding`, as `notes.silent` has
-        them.
+        every: what was judged, one batch or probe beside another. told: what
+        `notes.silent` wants to know.
         """
         laws, lawless = self.laws.settle() if self.algebra else ([], [])
         silent = notes.silent(self.notes, modes, run.sites, full=run.depth == "full", **told)

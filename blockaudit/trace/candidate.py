@@ -236,13 +236,8 @@ class Run:
             end = self.at.get(stack.end)
             if stack.name in ends and end in values and stack.name != layer.stack:
                 values[end] = self._as(end, ends[stack.name])
-        keep = self._wanted(layer)
         kept: Values = {enter: values[enter]}
-        for node in region:
-            if node not in values:
-                values[node] = self.engine.value(node, values)
-            if node in keep:
-                kept[node] = values[node]
+        kept |= self.engine.run(segment.begin, segment.end, values, self._wanted(layer))
         return self.sites(layer, {**self._known, **kept})
 
     def branch(self, layer: Layer, name: str, x: torch.Tensor) -> torch.Tensor:

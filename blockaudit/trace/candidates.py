@@ -68,21 +68,28 @@ class Candidates:
 
     def one(self, dtype: torch.dtype, first: Inputs, like: Candidate | None) -> Runnable:
         """The candidate in one dtype, to be run on `first`. like: the same in float32. Raises RequestError."""
-        file = self.file
-        if file is not None:
-            own = sources.dtype_of(file, file.metadata.dtype_policy)
-
-            def values(inputs: Inputs) -> sources.Values:
-                del inputs
-                return file
-
-            return self._recorded(self.asked.candidate, own, values)
+        if self.file is not None:
+            return self.of_file(self.file)
         made = self._made(dtype)
         return (
             Candidate(made, self.bound, self.device, like)
             if isinstance(made, models.Model)
             else self._traced(made, first)
         )
+
+    def of_class(self, dtype: torch.dtype) -> Candidate:
+        """The class that config.json names, in one dtype. Raises RequestError."""
+        model = models.hugging_face(self.checkpoint, self.config, dtype, self.weights, self.asked.code)
+        return Candidate(model, self.bound, self.device)
+
+    def of_file(self, file: TraceFile) -> Recorded:
+        """A recorded trace, in the dtype that it has."""
+
+        def values(inputs: Inputs) -> sources.Values:
+            del inputs
+            return file
+
+        return self._recorded(file.path, sources.dtype_of(file, file.metadata.dtype_policy), values)
 
     def modes(self, asked: frozenset[Mode], recorded: bool) -> frozenset[Mode]:
         """The modes that can be had of those asked for. Raises RequestError where none can."""

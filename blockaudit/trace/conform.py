@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from blockaudit.records.conformance import MODES, Conformance, Depth, Mode, Site
 from blockaudit.records.contract import Executed, Testimony
 from blockaudit.records.sites import order
 from blockaudit.trace import testimony, tolerance
+from blockaudit.trace.against import Others
 from blockaudit.trace.beside import Beside, Progress
 from blockaudit.trace.candidate import Candidate
 from blockaudit.trace.candidates import Candidates
@@ -81,6 +82,7 @@ def run(
     results: list[SiteResult] = []
     candidates: list[Runnable] = []
     making = Candidates(checkpoint, config, bound, asked, device, weights, depth == "full")
+    others = None if asked.reference == "decoder" else Others(making, asked.reference)
     unwritten = ""
     diagnosers: list[Diagnoser] = []
     measured: dict[tuple[str, int | None], list[Solved]] = {}
@@ -88,12 +90,17 @@ def run(
     judged: list[SiteResult] = []
     try:
         batches = making.batches(batches_of(asked, bound, config))
+        if others is not None:
+            batches = others.batches(batches, asked.tokens is not None or making.file is not None)
         for one in making.each(release, batches[0]):
             candidates.append(one)
-            judge = Judge(one.dtype, policy)
+            judge = Judge(one.dtype if others is None else others.judged_in(one), policy)
             make = _maker(weights, one.dtype, device, depth)
             modes = making.modes(asked.modes, one.recorded)
-            work = Pass(one, bound, weights, judge, modes, make, asked.layers)
+            if others is None:
+                work = Pass(one, bound, weights, judge, modes, make, asked.layers)
+            else:
+                work = others.watch(one, judge, others.modes(modes), make, release)
             measurer = Measurer(work, len(candidates) > 1)
             before = [f for d in diagnosers for f in d.found]
             diagnoser = Diagnoser(work, _held(one, bound, weights), measurer.solved, before, one.recorded)
@@ -112,6 +119,8 @@ def run(
     finally:
         weights.close()
         making.close()
+        if others is not None:
+            others.close()
     last = candidates[-1]
     absent = last.absent(batches[0]) if isinstance(last, Recorded) else []
     strange = last.strange(batches[0]) if isinstance(last, Recorded) else []
@@ -119,7 +128,7 @@ def run(
     diagnosis = diagnosed(f for d in diagnosers for f in d.found)
     conformance = Conformance(
         device=str(device),
-        depth=depth,
+        depth="full" if others is not None else depth,
         dtype=NAMES[last.dtype],
         mode=asked.mode,
         batch=batches[0]["input_ids"].shape[0],
@@ -133,15 +142,17 @@ def run(
         explained=_explained(diagnosers, results),
         missing=tuple(dict.fromkeys([*absent, *(s for d in diagnosers for s in d.missing)])),
         unexpected=tuple(dict.fromkeys([*(s for d in diagnosers for s in d.unexpected), *strange])),
-        silent=tuple(making.silent(asked.modes, last.recorded)),
+        silent=(*making.silent(asked.modes, last.recorded), *(others.silent(asked.modes) if others else ())),
         recorded=last.recorded,
-        depth_reason=reason,
+        touched=tuple(sorted({name for c in candidates if isinstance(c, Candidate) for name in c.model.touched})),
+        depth_reason=others.told if others is not None else reason,
         policy=tolerance.described(policy),
         layers=f"{asked.layers.start}:{asked.layers.stop}" if asked.layers is not None else "",
     )
     conformance, unsaved = beside.settle(
-        conformance, asked.modes, judged, checkpoint.source, unread=_unread(last), padding=_unpadded(asked, last)
-    )
+        conformance, asked.modes, judged, checkpoint.source, stacks=[s.name for s in bound.spans if not s.ignored],
+        unread=_unread(last), padding=_unpadded(asked, last),
+    )  # fmt: skip
     return Outcome(conformance, tuple(candidates), bound, unwritten or unsaved)
 
 
@@ -165,7 +176,7 @@ def _unpadded(asked: Request, one: Runnable) -> str:
 
 
 @contextmanager
-def _recorder(asked: Request, one: Runnable, inputs: Inputs, writes: bool) -> Iterator[Recorder | None]:
+def _recorder(asked: Request, one: Runnable, inputs: Inputs, writes: bool) -> Generator[Recorder | None]:
     """The trace that is written of a batch, where one is."""
     if asked.trace_out is None or not writes:
         yield None

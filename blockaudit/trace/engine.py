@@ -68,10 +68,14 @@ class Engine:
                 values[node] = self.value(node, values)
             if node in keep:
                 kept[node] = _copy(values[node]) if self._writes else values[node]
-            for used in (*node.all_input_nodes, node):
-                if self._last.get(used, -1) <= self.index[node]:
-                    values.pop(used, None)
+            self._free(node, values)
         return kept
+
+    def _free(self, node: Node, values: Values) -> None:
+        """What no node behind this one reads is let go of."""
+        for used in (*node.all_input_nodes, node):
+            if self._last.get(used, -1) <= self.index[node]:
+                values.pop(used, None)
 
     def replay(self, region: Iterable[Node], known: Mapping[Node, Any], end: Node) -> Any:
         """The value of `end` where the nodes of a region are run on known values (cloned where operators write)."""
@@ -79,6 +83,8 @@ class Engine:
         for node in region:
             if node not in values:
                 values[node] = self.value(node, values)
+            if node is not end:
+                self._free(node, values)
         return values[end]
 
     def outside(self, region: Iterable[Node]) -> set[Node]:

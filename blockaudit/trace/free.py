@@ -80,12 +80,12 @@ class Free:
         free_routes = {b.name: scene.run.routes(at, b.name) for b in block.branches}
         made = [chain.step(at, block) for chain in self.chains]
         ours = {b.name: self._routes(at, block, b.name, made[0], entered) for b in block.branches}
-        self._stray(at.stack, free_routes, ours)
+        self.stray(at.stack, free_routes, ours)
         if not judged:
             return
         if "layer" in modes:
             again = scene.run.rerun(segment, entered, main.ends)
-            strayed = _strayed({b.name: scene.run.routes(at, b.name) for b in block.branches}, ours)
+            strayed = strayed_rows({b.name: scene.run.routes(at, b.name) for b in block.branches}, ours)
             self._compare(judge, "layer", at, block, again, made, strayed)
         if "end-to-end" in modes:
             self._compare(judge, "end-to-end", at, block, sites, made, self.strayed.get(at.stack))
@@ -112,8 +112,9 @@ class Free:
         inside = assembly.read_by(block, block.branch(name), made, entered)
         return None if inside is None else self.chains[0].reference.routes(at, name, inside)
 
-    def _stray(self, stack: str, theirs: dict[str, Tensor | None], ours: dict[str, Tensor | None]) -> None:
-        found = _strayed(theirs, ours)
+    def stray(self, stack: str, theirs: dict[str, Tensor | None], ours: dict[str, Tensor | None]) -> None:
+        """Note the rows that the two send to other experts in a layer."""
+        found = strayed_rows(theirs, ours)
         if found is None:
             return
         # Later tokens attend to a row that strayed (in an encoder all do, and this is the least of it).
@@ -129,7 +130,7 @@ def counted(valid: Tensor | None, strayed: Tensor | None) -> Tensor | None:
     return ~strayed if valid is None else valid & ~strayed
 
 
-def _strayed(theirs: dict[str, Tensor | None], ours: dict[str, Tensor | None]) -> Tensor | None:
+def strayed_rows(theirs: dict[str, Tensor | None], ours: dict[str, Tensor | None]) -> Tensor | None:
     """Rows [B, S] that the two send to other experts."""
     found: Tensor | None = None
     for name, a in theirs.items():

@@ -1,4 +1,4 @@
-"""Which sites of a recorded layer can be held to their own inputs: those whose inputs were recorded, or follow by sums."""
+"""Which sites of a recorded layer can be held to their own inputs: those that were recorded, or are sums of such."""
 
 from __future__ import annotations
 

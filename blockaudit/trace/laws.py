@@ -29,7 +29,7 @@ class _Stack:
     sums: list[Tensor] = field(default_factory=list[Tensor])
     a: list[float] = field(default_factory=list[float])
     b: list[float] = field(default_factory=list[float])
-    whole: bool = True  # nothing stands between two adds
+    between: str = ""  # what stands between two adds, so that no sum over depth crosses it
     broken: str = ""
 
 
@@ -60,8 +60,8 @@ class Laws:
                 silent.append(f"algebra of {name}: {stack.broken}")
                 continue
             found += [replace(law, name=f"{law.name}, {name}") for law in _of(stack)]
-            if not stack.whole:
-                silent.append(f"algebra of {name}: a norm stands between two adds, which no sum over depth crosses")
+            if stack.between:
+                silent.append(f"algebra of {name}: energy alone, for {stack.between}")
         return found, silent
 
 
@@ -73,10 +73,8 @@ def _kept(stack: _Stack, block: Block, parts: tuple[BranchPlan, ...], sites: Sit
     if x is None or shortcut is None or total is None or any(t is None for t in terms):
         return False
     scales = {p.scale for p in parts}
-    if stack.sums and not torch.equal(stack.sums[-1], _some(x)):
-        stack.whole = False
-    if block.normalised_shortcut or block.update != "add" or "norm_post" in last.norms or len(scales) > 1:
-        stack.whole = False
+    if not stack.between:
+        stack.between = _between(stack, block, parts, _some(x))
     if len(scales) > 1:
         terms = [sites.get(f"{p.name}.update") for p in parts]
     stack.enter.append(_some(x))
@@ -88,6 +86,19 @@ def _kept(stack: _Stack, block: Block, parts: tuple[BranchPlan, ...], sites: Sit
     return True
 
 
+def _between(stack: _Stack, block: Block, parts: tuple[BranchPlan, ...], enter: Tensor) -> str:
+    """Why no sum over depth crosses an add and what comes before it; empty where one does."""
+    if "norm_post" in parts[-1].norms:
+        return "a norm stands between two adds"
+    if block.normalised_shortcut:
+        return "the shortcut carries the normalised state"
+    if block.update != "add" or len({p.scale for p in parts}) > 1:
+        return "the update is not one sum with one factor"
+    if stack.sums and not torch.equal(stack.sums[-1].nan_to_num(), enter.nan_to_num()):
+        return "the state changes between two adds"
+    return ""
+
+
 def _term(part: BranchPlan, sites: Sites) -> Tensor | None:
     """What the branch's factor multiplies."""
     if part.scale == 1:
@@ -96,7 +107,7 @@ def _term(part: BranchPlan, sites: Sites) -> Tensor | None:
 
 
 def _of(stack: _Stack) -> list[Law]:
-    if not stack.whole:
+    if stack.between:
         # The shortcut as it was used: with its factor in it.
         ones = [1.0] * len(stack.sums)
         return [algebra.energy(stack.shortcut, stack.updates, stack.sums, ones, stack.b)]

@@ -7,7 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -82,10 +82,15 @@ def own(made: torch.nn.Module, label: str, dtype: torch.dtype, device: torch.dev
     held = {n: t.detach() for n, t in made.named_parameters(remove_duplicate=False)}
     held |= {n: t.detach() for n, t in made.named_buffers(remove_duplicate=False)}
 
-    def recorded(inputs: Inputs) -> Recording:
-        return record.record_module(made, inputs)
+    touched: set[str] = set()
 
-    return Model(label, dtype, recorded, lambda n: held[n].to(device), lambda n: None, _takes(made), False)
+    def recorded(inputs: Inputs) -> Recording:
+        given = {name: value.clone() for name, value in inputs.items()}
+        found = record.record_module(made, given)
+        touched.update(name for name, value in given.items() if not torch.equal(value, inputs[name]))
+        return found
+
+    return Model(label, dtype, recorded, lambda n: held[n].to(device), lambda n: None, _takes(made), False, touched=touched)
 
 
 def _transformers() -> Any:

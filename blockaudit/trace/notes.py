@@ -30,6 +30,7 @@ class Notes:
     strayed: dict[Mode, tuple[int, int]] = field(default_factory=dict["Mode", "tuple[int, int]"])
     sites: set[str] = field(default_factory=set[str])
     layers: set[int] = field(default_factory=set[int])
+    stacks: set[str] = field(default_factory=set[str])
     # RMS per token of the state that enters a stack's first layer and of the one that leaves its last.
     _ends: dict[str, tuple[Tensor, Tensor, Tensor | None]] = field(
         default_factory=dict["str", "tuple[Tensor, Tensor, Tensor | None]"]
@@ -42,6 +43,7 @@ class Notes:
         if seen.block is None or layer is None:
             return
         self.layers.add(layer.number)
+        self.stacks.add(layer.stack)
         prefix = self.work.prefix(layer.stack) + f"layers.{layer.number}."
         self._count(seen, prefix)
         if not self.geometry:
@@ -102,10 +104,15 @@ def silent(
     results: Sequence[SiteResult],
     *,
     full: bool,
+    stacks: Sequence[str] = (),
     unread: Sequence[str] = (),
     padding: str = "",
 ) -> list[str]:
-    """What was not compared, and why, one sentence each. padding: why no padded rows were run."""
+    """What was not compared, and why, one sentence each.
+
+    stacks: those that the manifest has. unread: what of the candidate could not be read. padding: why no padded rows
+    were run.
+    """
     said: list[str] = []
     if not full:
         said.append("the embedding, the branches and the logits are the candidate's own on both sides")
@@ -114,13 +121,18 @@ def silent(
     if layers is not None and any(n not in layers for n in ran):
         inside = ranges(n for n in ran if n in layers)
         said.append(f"no layer but {inside} was compared (--layers)" if inside else "no layer was compared (--layers)")
-    said += [f"not read, and so not compared: {doubt}" for doubt in unread]
+    gone = [s for s in stacks if all(s not in n.stacks for n in notes)]
+    said += [f"{stack}: none of its layers was compared{_for(unread)}" for stack in gone]
     if all("logits" not in n.sites for n in notes):
         said.append("the candidate gives no logits: it has no head")
     elif full and all(r.passed is None for r in results if r.site == "logits"):
         said.append("logits: the reference has no head of this kind")
     said += [f"padding: {padding}"] if padding else []
     return said + list(_strayed(notes))
+
+
+def _for(unread: Sequence[str]) -> str:
+    return f" ({unread[0]})" if unread else ""
 
 
 def _modes(modes: frozenset[Mode]) -> Iterator[str]:

@@ -40,7 +40,7 @@ class Finder:
 
 def _rank(r: SiteResult) -> tuple[object, float]:
     """The first site as executed; of one site the worst."""
-    return order(r.site), -(r.observed / r.tolerance if r.tolerance else float("inf"))
+    return order(r.site), -(r.observed / r.tolerance if r.tolerance else r.observed)
 
 
 def written(folder: Path, finders: Sequence[Finder], run: Conformance, source: str) -> tuple[str, str]:

@@ -38,7 +38,7 @@ def script(title: str, formula: list[str], metric: str, tolerance: float) -> str
         f"found = {_ERRORS[metric]}",
         'print("expected", expected.double().flatten()[:6].tolist())',
         'print("observed", observed.double().flatten()[:6].tolist())',
-        'print("largest difference", float(error.abs().max()))',
+        'print("largest difference", float(error.abs().max()), "at channel", int(error.abs().flatten().argmax()))',
         f'print(f"{metric} {{found:.6g}}, {tolerance:.6g} is allowed")',
         f"sys.exit(int(not found <= {tolerance!r}))",
     ]

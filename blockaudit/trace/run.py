@@ -30,6 +30,8 @@ from blockaudit.trace.weights import Weights
 Observer = Callable[[Seen], None]
 # A reference for one run, in one dtype, under one manifest.
 Make = Callable[[BoundManifest, torch.dtype, Running], Reference]
+# Compares one segment of a candidate: its sites, and the block where it is a layer.
+Compare = Callable[[Segment, Sites, "Block | None"], None]
 
 
 class Pass:
@@ -65,26 +67,38 @@ class Pass:
         """Run one batch, every site compared in every mode; with `probe` every norm is asked on probe rows as well."""
         run = self.candidate.run(inputs)
         scene = self.scene(run, inputs)
-        chains = [Chain(scene, scene.main, False, None)]
-        if scene.noise is not None:
-            chains.append(Chain(scene, scene.noise, scene.low, 1))
-        free = Free(scene, chains)
+        compare = self.comparing(scene, probe)
         for i, segment in enumerate(run.segments):
             self.weights.prefetch(k for following in run.segments[i + 1 : i + 2] for k in run.reads(following))
             sites = run.advance(segment)
             block, enter = None, None
             if segment.layer is not None:
                 enter = run.entering(segment)
-                block = self._layer(scene, segment, segment.layer, sites, free, probe)
-            else:
-                outer.compare(self.judge, scene, segment, sites, free, self.modes)
+                block = assembly.block(self.bound, segment.layer.stack, segment.layer.number)
+            compare(segment, sites, block)
             seen = Seen(scene, segment, block, sites, enter, tuple(self.judge.settle()))
             for observe in observers:
                 observe(seen)
             self.weights.release()
 
-    def _layer(self, scene: Scene, segment: Segment, at: Layer, sites: Sites, free: Free, probe: bool) -> Block:
-        block = assembly.block(self.bound, at.stack, at.number)
+    def comparing(self, scene: Scene, probe: bool) -> Compare:
+        """What compares the segments of one batch, in order, with the reference of the manifest."""
+        chains = [Chain(scene, scene.main, False, None)]
+        if scene.noise is not None:
+            chains.append(Chain(scene, scene.noise, scene.low, 1))
+        free = Free(scene, chains)
+
+        def compare(segment: Segment, sites: Sites, block: Block | None) -> None:
+            if segment.layer is None or block is None:
+                outer.compare(self.judge, scene, segment, sites, free, self.modes)
+            else:
+                self._layer(scene, segment, segment.layer, block, sites, free, probe)
+
+        return compare
+
+    def _layer(
+        self, scene: Scene, segment: Segment, at: Layer, block: Block, sites: Sites, free: Free, probe: bool
+    ) -> None:
         judged = self.layers is None or at.number in self.layers
         if judged and "local" in self.modes:
             local.layer(self.judge, scene, at, block, sites, scene.run.entering(segment))
@@ -92,7 +106,6 @@ class Pass:
                 self._probe(scene, at, block)
         if self.modes & {"layer", "end-to-end"}:
             free.layer(self.judge, segment, at, block, sites, self.modes, judged)
-        return block
 
     def _probe(self, scene: Scene, at: Layer, block: Block) -> None:
         prefix = scene.prefix(at.stack) + f"layers.{at.number}."

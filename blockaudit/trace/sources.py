@@ -127,7 +127,7 @@ def tokens_of(file: TraceFile, others: Inputs, given: bool) -> Inputs:
         if said and digest(held) != said:
             raise RequestError(f"{file.path}: its tokens are not those whose hash its metadata gives")
         if given and any(name in others and not torch.equal(held[name], others[name]) for name in held):
-            raise RequestError(f"--tokens: not the tokens that {file.path} was recorded on: leave --tokens out")
+            raise RequestError(f"{file.path}: recorded on other tokens than those named: leave --tokens out")
         return {"attention_mask": torch.ones_like(held["input_ids"]), **held}
     if not said:
         raise RequestError(f"{file.path}: it holds neither its tokens nor their hash (docs/traces.md)")

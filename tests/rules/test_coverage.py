@@ -25,7 +25,7 @@ NEEDS_TORCH = {
 }  # fmt: skip
 # Fires where numbers are compared alone: tests/trace/test_cases.py has both cases through the command, test_traces.py
 # has them on runs made by hand.
-NEEDS_NUMBERS = {"trace-divergence", "trace-non-finite", "site-missing", "probe-insufficient"}
+NEEDS_NUMBERS = {"trace-divergence", "trace-non-finite", "site-missing", "probe-insufficient", "inputs-changed"}
 NAMES = {e.rule.name for e in registry.entries()}
 
 
