@@ -135,7 +135,7 @@ def _rises(rates: list[float]) -> bool:
 
 def still(recording: Recording, exact: Recording | None) -> tuple[str, ...]:
     """Dropouts of an eval graph, which has none that should act; taken out of both, so that the rest can be read."""
-    if exact is not None:
+    if exact is not None and exact is not recording:
         masks.still(exact)
     drops, _ = masks.still(recording)
     return tuple(f"{d.node.name}: drops by {d.granularity} at p {d.p:g}" for d in drops)

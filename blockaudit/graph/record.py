@@ -270,7 +270,7 @@ def record_module(
 
     def forward(*values: Any) -> list[Any]:
         with torch.no_grad():
-            found = _outputs(module(**dict(zip(inputs, values, strict=True))))
+            found = _told(module, dict(zip(inputs, values, strict=True)))
         names[:] = list(found)
         return list(found.values())
 
@@ -282,6 +282,24 @@ def record_module(
             raise
         except BaseException as error:  # a user's code may raise anything at all: it is the thing under audit
             raise RecordingError(told(error)) from error
+
+
+def _told(module: torch.nn.Module, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The outputs of one call; what leaves the stack of a Hugging Face model with a head is told by its base."""
+    last: dict[str, torch.Tensor] = {}
+
+    def keep(_module: Any, _args: Any, output: Any) -> None:
+        value = getattr(output, "last_hidden_state", None)
+        if isinstance(value, torch.Tensor):
+            last["last"] = value
+
+    handles = [inner.register_forward_hook(keep) for inner in inner_models(module)]
+    try:
+        found = _outputs(module(**inputs))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {**last, **found}
 
 
 def _pure(forward: Any, module: torch.nn.Module, given: list[torch.Tensor]) -> GraphModule:

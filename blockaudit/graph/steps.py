@@ -71,7 +71,34 @@ def _counts(declared: list[list[tuple[str, str]]], stream: Stream, layers: int) 
     alone = all(len(a.branches) == 1 for a in stream.adds)
     if alone and sum(by_manifest) == adds and len({*by_manifest}) > 1:
         return by_manifest
-    return [adds // layers] * layers if layers and adds and adds % layers == 0 else []
+    if layers and adds and adds % layers == 0:
+        return [adds // layers] * layers
+    return _fewest(declared, [tuple(NAMES.get(b.kind, b.kind) for b in a.branches) for a in stream.adds])
+
+
+def _fewest(declared: list[list[tuple[str, str]]], adds: list[tuple[str, ...]]) -> list[int]:
+    """How many adds each layer has where a few layers lack a branch or add several at once; empty where that is open.
+
+    adds: the names of each add's branches.
+    """
+    # (what differs, adds of each layer, whether another way differs as little), by the adds that are used up.
+    ways: dict[int, tuple[int, list[int], bool]] = {0: (0, [], False)}
+    for branches in declared:
+        names, found = [n for n, _ in branches], dict[int, tuple[int, list[int], bool]]()
+        for used, (cost, counts, tied) in ways.items():
+            for n in range(len(names) + 1):
+                mine = [b for a in adds[used : used + n] for b in a]
+                if used + n > len(adds) or not {*mine} <= {*names} or len({*mine}) < len(mine):
+                    break
+                more = len(names) - len(mine) + (mine != [x for x in names if x in mine]) + (n < len(mine))
+                old = found.get(used + n)
+                if old is None or cost + more < old[0]:
+                    found[used + n] = (cost + more, [*counts, n], tied)
+                elif cost + more == old[0]:
+                    found[used + n] = (*old[:2], True)
+        ways = found
+    cost, counts, tied = ways.get(len(adds), (0, [], True))
+    return counts if not tied and 2 * cost <= len(declared) else []
 
 
 def _names(branches: list[Branch], declared: list[tuple[str, str]]) -> list[str]:

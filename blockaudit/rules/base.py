@@ -125,6 +125,24 @@ def opposed(row: ContractRow) -> tuple[Witness, Statement, Witness, Statement]:
     return first, expected, witness, found
 
 
+def diagnosed(rule: Rule, audit: Audit) -> Iterator[Finding]:
+    """Verified edits of a conformance run that fall under this rule, of fields that the manifest has no row for."""
+    run, reconciled = audit.conformance, audit.reconciled
+    declared = reconciled.declared.fields if reconciled is not None else {}
+    for edit in run.diagnosis if run is not None else ():
+        if not edit.group or edit.rule != rule.name or edit.field in declared:
+            continue
+        subject, _, name = edit.field.rpartition(".")
+        where = f" in {spoken(edit.layers)}" if edit.layers else ""
+        yield rule.finding(
+            subject,
+            f"{name} is declared {shown(edit.declared)} and measured as {shown(edit.value)}{where}",
+            expected=edit.declared,
+            observed=edit.value,
+            evidence=f"the reference with this value agrees with the candidate ({edit.explains:.2%} of the error)",
+        )
+
+
 def site(row: ContractRow) -> str:
     """The last part of a norm site's name, of its `present` row."""
     return row.field.removesuffix(".present").rpartition(".")[2]

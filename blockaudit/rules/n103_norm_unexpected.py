@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, new_norms, row_finding
+from blockaudit.rules.base import Rule, diagnosed, new_norms, row_finding
 from blockaudit.rules.by_place import strangers_at
 
 RULE = Rule(
@@ -33,6 +33,7 @@ RULE = Rule(
 
 def check(audit: Audit) -> Iterator[Finding]:
     """Unexpected keys of this place."""
+    yield from diagnosed(RULE, audit)
     yield from strangers_at(RULE, audit, "norm", "no such norm")
     for row in new_norms(audit, "norm"):
         yield row_finding(RULE, [row])

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from blockaudit.reconcile.audit import Audit
 from blockaudit.reconcile.norms import shared
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, from_rows
+from blockaudit.rules.base import Rule, diagnosed, from_rows
 
 RULE = Rule(
     "N108",
@@ -34,6 +34,7 @@ RULE = Rule(
 
 def check(audit: Audit) -> Iterator[Finding]:
     """Equal vectors at different sites of one layer, by pair of sites; and sites that run another site's norm."""
+    yield from diagnosed(RULE, audit)
     yield from from_rows(RULE, audit, lambda field: field.endswith(".instance"))
     if audit.reconciled is None:
         return

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, from_rows
+from blockaudit.rules.base import Rule, disagreeing, from_rows
 
 RULE = Rule(
     "N205",
@@ -29,8 +29,15 @@ RULE = Rule(
 )
 
 FIELDS = (".epsilon_location", ".variance_correction", ".center", ".algorithm", ".subset", ".groups")
+# What follows from the family: of a norm of another family that is no fault of its own.
+_OF_FAMILY = (".variance_correction", ".center")
 
 
 def check(audit: Audit) -> Iterator[Finding]:
     """Contract rows of these fields on which the witnesses disagree."""
-    yield from from_rows(RULE, audit, lambda field: field.endswith(FIELDS))
+    families = {row.field.rpartition(".")[0] for row in disagreeing(audit, lambda field: field.endswith(".family"))}
+
+    def wanted(field: str) -> bool:
+        return field.endswith(FIELDS) and not (field.endswith(_OF_FAMILY) and field.rpartition(".")[0] in families)
+
+    yield from from_rows(RULE, audit, wanted)

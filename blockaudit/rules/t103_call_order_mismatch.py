@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, disagreeing, opposed, row_finding
+from blockaudit.rules.base import Rule, diagnosed, disagreeing, opposed, row_finding
 
 RULE = Rule(
     "T103",
@@ -31,6 +31,7 @@ RULE = Rule(
 
 def check(audit: Audit) -> Iterator[Finding]:
     """Branch lists of the same members in another order."""
+    yield from diagnosed(RULE, audit)
     for row in disagreeing(audit, lambda field: field.endswith(".branch_order")):
         _, declared, _, other = opposed(row)
         kinds = sorted(declared.value), sorted(other.value)

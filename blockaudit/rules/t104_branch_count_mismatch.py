@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from blockaudit.reconcile.attribute import strangers
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, disagreeing, opposed, row_finding
+from blockaudit.rules.base import Rule, diagnosed, disagreeing, opposed, row_finding
 from blockaudit.rules.t116_causal_leak import CAUSAL, OPEN
 
 RULE = Rule(
@@ -33,6 +33,7 @@ RULE = Rule(
 
 def check(audit: Audit) -> Iterator[Finding]:
     """Branch lists of different length or members, and keys of a branch that is not declared."""
+    yield from diagnosed(RULE, audit)
     for row in disagreeing(audit, lambda field: field.endswith(".branch_order")):
         _, declared, _, other = opposed(row)
         # A causal attention that is run without its mask is still that branch: its own rule says so.

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.contract import Executed
 from blockaudit.records.report import Finding
-from blockaudit.rules.base import Rule, from_rows
+from blockaudit.rules.base import Rule, diagnosed, from_rows
 
 RULE = Rule(
     "T133",
@@ -33,6 +33,7 @@ RULE = Rule(
 
 def check(audit: Audit) -> Iterator[Finding]:
     """Dropouts of the eval graph, else those that the numbers of repeated runs show."""
+    yield from diagnosed(RULE, audit)
     if audit.run is not None and audit.run.random:
         yield from of(audit.run)
     else:

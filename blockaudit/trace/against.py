@@ -16,7 +16,6 @@ from blockaudit.errors import RequestError
 from blockaudit.records.conformance import Mode
 from blockaudit.records.tolerance import EPS
 from blockaudit.reference.assembly import Block
-from blockaudit.trace import sources
 from blockaudit.trace.candidate import Segment, Sites
 from blockaudit.trace.candidates import SUFFIX, Candidates
 from blockaudit.trace.file import TraceFile
@@ -58,9 +57,7 @@ class Others:
         """What is run: of a trace the tokens that it was recorded on. Raises RequestError where `given` are others."""
         if self.file is None:
             return usual
-        found = sources.tokens_of(self.file, usual[0], given)
-        sources.check(self.file, self.file.path, self.making.bound, found)
-        return [found]
+        return [self.making.tokens_of(self.file, usual[0], given)]
 
     def modes(self, asked: frozenset[Mode]) -> frozenset[Mode]:
         """The modes that can be had of those asked for. Raises RequestError where none can."""

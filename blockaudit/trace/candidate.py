@@ -142,8 +142,9 @@ class Run:
         alone = len(add.branches) == 1
         if first and (used := self._residual(step, values)) is not None:
             yield "residual", used
+        width = add.total.meta["val"].shape[-1]
         for site, node in self._nodes(step).items():
-            if node in values:
+            if node in values and values[node].shape[-1] == width:  # a norm of parts of a row is no site
                 yield site, values[node]
         update = self.at.get(branch.update)
         if update in values:
@@ -415,7 +416,7 @@ class Run:
 
     def _between(self) -> Iterator[tuple[str, Node]]:
         stacks = self.candidate.program.stacks
-        for stack in stacks:
+        for stack in (s for s in stacks if s.layers):
             prefix = f"{stack.name}." if len(stacks) > 1 else ""
             for site, node in _outer(stack):
                 if node in self.at:

@@ -21,7 +21,7 @@ from blockaudit.trace.judge import NAMES
 from blockaudit.trace.models import Inputs
 from blockaudit.trace.recorded import Recorded
 from blockaudit.trace.reference import Full
-from blockaudit.trace.request import Request
+from blockaudit.trace.request import Request, check_ids
 from blockaudit.trace.running import Runnable
 from blockaudit.trace.weights import Weights
 
@@ -53,9 +53,14 @@ class Candidates:
         """What is run: the usual batches, of a trace file the tokens that it was recorded on. Raises RequestError."""
         if self.file is None:
             return usual
-        found = sources.tokens_of(self.file, usual[0], self.asked.tokens is not None)
-        sources.check(self.file, self.file.path, self.bound, found)
-        return [found]
+        return [self.tokens_of(self.file, usual[0], self.asked.tokens is not None)]
+
+    def tokens_of(self, file: TraceFile, usual: Inputs, given: bool) -> Inputs:
+        """The tokens that a trace was recorded on. Raises RequestError where they, or its sizes, do not fit."""
+        found = sources.tokens_of(file, usual, given)
+        check_ids(found, file.path, self.bound, self.config)
+        sources.check(file, file.path, self.bound, found)
+        return found
 
     def each(self, release: torch.dtype, first: Inputs) -> Iterator[Runnable]:
         """The candidate in float32, which localises, and in the release dtype; of a trace in the dtype that it has."""

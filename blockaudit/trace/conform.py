@@ -29,11 +29,12 @@ from blockaudit.trace.judge import NAMES, Judge
 from blockaudit.trace.measure import CASTS, Measurer, merged
 from blockaudit.trace.models import Inputs
 from blockaudit.trace.recorded import Recorded
-from blockaudit.trace.recorder import Recorder
+from blockaudit.trace.recorder import Recorder, check
 from blockaudit.trace.reference import Full, Wrapper
 from blockaudit.trace.request import Request, batches_of, device_of, dtype_of
 from blockaudit.trace.run import Make, Observer, Pass
 from blockaudit.trace.running import Runnable
+from blockaudit.trace.search import Clues
 from blockaudit.trace.weights import Weights
 
 _ROOM = 64  # layers that a trace's header has room for at once
@@ -56,6 +57,7 @@ class Outcome:
         exact = next(c for c in read if c.model.dtype == torch.float32)
         low = read[-1]
         found = testify_candidate(bound, low.recording, exact.recording, None)
+        found = testimony.heard(found, self.conformance, self.bound)
         if low.recording is not exact.recording:
             return found
         # In float32 alone no cast is to be seen.
@@ -74,6 +76,7 @@ def run(
 
     Raises RequestError where it cannot be run at all.
     """
+    check(asked.trace_out)
     device = device_of(asked.device)
     release = dtype_of(asked.dtype, checkpoint)
     policy = asked.policy or tolerance.load(None)
@@ -102,8 +105,8 @@ def run(
             else:
                 work = others.watch(one, judge, others.modes(modes), make, release)
             measurer = Measurer(work, len(candidates) > 1)
-            before = [f for d in diagnosers for f in d.found]
-            diagnoser = Diagnoser(work, _held(one, bound, weights), measurer.solved, before, one.recorded)
+            before = [(f.edit, f.layer) for d in diagnosers for f in d.found]
+            diagnoser = Diagnoser(work, Clues(_held(one, bound, weights), measurer.solved, before))
             noted, short = beside.watch(work, (measured, measurer.solved), last=one.recorded or one.dtype == release)
             observers: list[Observer] = [measurer.look, diagnoser.layer, *noted]
             for i, inputs in enumerate(batches if _masked(one) else batches[:1]):

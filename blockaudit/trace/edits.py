@@ -15,7 +15,7 @@ from blockaudit.graph.norms import Norm
 from blockaudit.graph.steps import Step
 from blockaudit.records.bound import BoundManifest
 from blockaudit.records.norm_spec import NormSpec
-from blockaudit.reference.assembly import EARLIER, Block, BranchPlan, NormSite
+from blockaudit.reference.assembly import SITES, Block, BranchPlan, NormSite
 from blockaudit.trace.held import Held
 from blockaudit.trace.identify.solved import Solved
 from blockaudit.trace.program import Layer
@@ -29,7 +29,7 @@ FIELDS = (
 )  # fmt: skip
 # What only the rounding of a low dtype shows.
 CASTS = ("work_dtype", "cast_order")
-_SCALES = {"self_attention": "attention", "cross_attention": "cross_attention", "mlp": "mlp"}
+SCALES = {"self_attention": "attention", "cross_attention": "cross_attention", "mlp": "mlp"}
 # One field of a norm that differs: its name, the declared and the other value, and the norm with it.
 Change = tuple[str, Any, Any, Callable[[NormSite], NormSite]]
 
@@ -108,7 +108,7 @@ def _sums(block: Block, layer: Layer) -> Iterator[Edit]:
                 f"the factor on the shortcut of {step.name}",
             )  # fmt: skip
         if scale is not None and not same(scale, part.scale):
-            name = f"{block.stack}.residual.{_SCALES.get(step.name, 'mlp')}_branch_scale"
+            name = f"{block.stack}.residual.{SCALES.get(step.name, 'mlp')}_branch_scale"
             yield Edit(name, part.scale, scale, at(step.name, lambda p, f=scale: replace(p, scale=f)))
     for step, part in paired(block, layer):
         norm = step.branch.norm_in
@@ -121,14 +121,14 @@ def _sums(block: Block, layer: Layer) -> Iterator[Edit]:
 
 def _norms(block: Block, layer: Layer, held: Held, casts: bool) -> Iterator[Edit]:
     for step, part in paired(block, layer):
-        found = executed_norms(step, part, held)
-        reads = _reads(step, part, layer)
+        found = executed_norms(layer, part, held)
+        reads = _reads(step, part)
         if reads != part.reads:
             yield Edit(
                 f"{part.owner}.reads", part.reads, reads, at(part.name, lambda p, r=reads: replace(p, reads=r)),
                 "what the branch is computed from",
             )  # fmt: skip
-        shared = reads not in ("state", EARLIER)
+        shared = reads != "state"
         gone = {s: n for s, n in part.norms.items() if s not in found}
         new = {s: n for s, n in found.items() if s not in part.norms and not (shared and s == "norm_in")}
         for site, norm in list(new.items()):
@@ -147,11 +147,9 @@ def _norms(block: Block, layer: Layer, held: Held, casts: bool) -> Iterator[Edit
                     yield Edit(f"{part.norms[site].field}.{name}", declared, value, at_norm(part.name, site, change))
 
 
-def _reads(step: Step, part: BranchPlan, layer: Layer) -> str:
+def _reads(step: Step, part: BranchPlan) -> str:
     """What a branch reads, in the manifest's words."""
     branch = step.branch
-    if branch.origin is not None and branch.origin is layer.enter:
-        return EARLIER
     if part.reads == "state" or branch.norm_in is None:
         return "state"
     shared = [b.norm_in.output for b in step.add.branches if b.norm_in is not None and b is not branch]
@@ -164,12 +162,11 @@ def paired(block: Block, layer: Layer) -> list[tuple[Step, BranchPlan]]:
     return [(s, b) for s, b in found if b is not None]
 
 
-def executed_norms(step: Step, part: BranchPlan, held: Held) -> dict[str, NormSite]:
+def executed_norms(layer: Layer, part: BranchPlan, held: Held) -> dict[str, NormSite]:
     """The norms of one branch as its operators run them, by site."""
-    branch = step.branch
-    found = {"norm_in": branch.norm_in, "norm_out": branch.norm_out}
-    found["norm_post"] = step.add.norm_post if step.last else None
-    there = {s: n for s, n in found.items() if n is not None}
+    last = next(s.last for s in layer.steps if s.name == part.name)
+    sites = [s for s in SITES if last or s != "norm_post"]
+    there = {s: n for s in sites if (n := layer.norm(part.name, s)) is not None}
     return {s: as_site(f"{part.owner}.{s}", n, part.norms.get(s), held) for s, n in there.items()}
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from blockaudit.graph.norms import Norm
 from blockaudit.graph.steps import Step
+from blockaudit.manifest.view import owner_of
 from blockaudit.records.bound import BoundManifest, ExpectedTensor, Resolved
 from blockaudit.reference import assembly
 from blockaudit.reference.activations import ACTIVATIONS
@@ -51,14 +52,12 @@ def inside(seen: Seen, part: BranchPlan, held: Held | None) -> Iterator[Bundle]:
         )  # fmt: skip
 
 
-def whole_layers(seen: Seen, block: Block, hints: Sequence[int] | None) -> Iterator[Edit]:
-    """Another layer's weights in all of this one's places. hints: the layers to try; None: every one of its kind."""
-    number = _number(seen)
-    others = [set(layers_like(seen.scene.bound, p, seen)) for p in block.branches]
-    for other in sorted(set.intersection(*others)) if others else ():
-        if hints is not None and other not in hints:
-            continue
-        norms = assembly.block(seen.scene.bound, block.stack, other)
+def whole_layers(seen: Seen, block: Block) -> Iterator[Edit]:
+    """Another layer's weights in all of this one's places: of every layer that has the same branches."""
+    number, bound = _number(seen), seen.scene.bound
+    first = layers_like(bound, block.branches[0], seen) if block.branches else []
+    for other in (n for n in first if all(n in layers_like(bound, p, seen) for p in block.branches[1:])):
+        norms = assembly.block(bound, block.stack, other)
 
         def apply(b: Block, norms: Block = norms) -> Block:
             for part in norms.branches:
@@ -163,7 +162,7 @@ def _attention(
     kind = str(bound.fields[f"{owner}.kind"].value)
     other = {"causal_self_attention": "self_attention", "self_attention": "causal_self_attention"}.get(kind)
     if other is not None:
-        yield (contract(f"{owner}.kind", kind, other),)
+        yield (Edit(f"{owner}.kind", kind, other, rebind=_of_kind(owner, other)),)
     cap = bound.fields.get(f"{owner}.softcap")
     caps = [step.branch.softcap] if step is not None else []
     for value in dict.fromkeys((*caps, None)):
@@ -172,6 +171,22 @@ def _attention(
     yield from ((e,) for e in _windows(bound, owner, number))
     yield from ((e,) for e in _scales(bound, owner))
     yield from ((e,) for e in _rotaries(bound, owner, held))
+
+
+def _of_kind(owner: str, kind: Any) -> Rebind:
+    """The manifest with a branch of another kind."""
+
+    def rebind(b: BoundManifest) -> BoundManifest:
+        stacks = tuple(
+            replace(
+                s, branches=tuple(replace(x, kind=kind) if owner_of(x, s) == owner else x for x in s.branches)
+            )
+            for s in b.manifest.stacks
+        )  # fmt: skip
+        fields = {**b.fields, f"{owner}.kind": Resolved(kind)}
+        return replace(b, manifest=replace(b.manifest, stacks=stacks), fields=fields)
+
+    return rebind
 
 
 def _windows(bound: BoundManifest, owner: str, number: int) -> Iterator[Edit]:

@@ -31,10 +31,13 @@ def set_field(field: str, to: Any) -> Callable[[BoundManifest], BoundManifest]:
     return lambda b: replace(b, fields={**b.fields, field: Resolved(to)})
 
 
-def outer_edits(candidate: Candidate | None, seen: Seen, held: Held | None, solved: _Solved, under: Under) -> list[Edit]:
-    """What operators and numbers suggest of the sites of this segment. 
+def outer_edits(
+    candidate: Candidate | None, seen: Seen, held: Held | None, solved: _Solved, under: Under
+) -> list[Edit]:
+    """What operators and numbers suggest of the sites of this segment.
 
-    candidate: None where there are no operators."""
+    candidate: None where there are no operators.
+    """
     found: list[Edit] = []
     for stack in seen.run.stacks:
         prefix, last = seen.scene.prefix(stack), seen.run.left(stack)

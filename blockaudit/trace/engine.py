@@ -53,8 +53,7 @@ class Engine:
 
     def weights_in(self, begin: int, end: int) -> list[str]:
         """Names of the parameters that the nodes of a range read, in the order of their reading."""
-        read = [n for n in self.nodes[begin:end] if n.op == "get_attr" and n not in self._parted]
-        found = [self.recording.names.get(str(n.target), "") for n in read]
+        found = [self.recording.names.get(str(n.target), "") for n in self.nodes[begin:end] if n.op == "get_attr"]
         return [name for name in dict.fromkeys(found) if name]
 
     def run(self, begin: int, end: int, values: Values, keep: Set[Node]) -> Values:

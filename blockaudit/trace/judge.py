@@ -19,7 +19,7 @@ NAMES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bf
 class Expected(NamedTuple):
     """What a site should hold: the reference's value, and the noise of the dtype judged.
 
-    `noisy` is the reference in the dtype judged, of the first rows of the batch alone where that is dear. `spellings`
+    `noisy` is the reference in the dtype judged, of the first rows and tokens alone where that is dear. `spellings`
     are correct roundings of a norm, the first of them the declared one: candidates are held to its bits.
     """
 
@@ -73,8 +73,9 @@ class Judge:
         )
         floor = None
         if expected.noisy is not None:
-            some = expected.value[: len(expected.noisy)]
-            held = None if valid is None else _fitting(valid[: len(expected.noisy)], expected.noisy)
+            rows, tokens = expected.noisy.shape[:2] if expected.noisy.dim() > 2 else (len(expected.noisy), None)
+            some = expected.value[:rows] if tokens is None else expected.value[:rows, :tokens]
+            held = None if valid is None else _fitting(valid[:rows, :tokens], expected.noisy)
             floor = compare.difference(expected.noisy, some, dtype=self.dtype, valid=held)
         spread = tuple(
             compare.difference(other, rounded, dtype=self.dtype, valid=_fitting(valid, other), bits_against=rounded)

@@ -61,7 +61,7 @@ class Laws:
                 continue
             found += [replace(law, name=f"{law.name}, {name}") for law in _of(stack)]
             if stack.between:
-                silent.append(f"algebra of {name}: energy alone, for {stack.between}")
+                silent.append(f"algebra of {name}: energy alone: {stack.between}")
         return found, silent
 
 

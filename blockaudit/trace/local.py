@@ -98,7 +98,7 @@ def _branch(scene: Scene, at: Layer, judged: frozenset[str] | None) -> BranchFun
     """Our branch functions in float32, on values in the wide dtype; of those that are not judged, any value."""
     if not scene.main.full:
         return None if judged is None else lambda name, x: torch.zeros_like(x)
-    ours = scene.main.branch(at, scene.outputs(None, scene.main.dtype))
+    ours = scene.main.branch(at, scene.outputs(scene.main.dtype))
 
     def branch(name: str, x: Tensor) -> Tensor:
         if judged is not None and f"{name}.branch" not in judged:
@@ -111,16 +111,16 @@ def _branch(scene: Scene, at: Layer, judged: frozenset[str] | None) -> BranchFun
 def _noisy(
     scene: Scene, at: Layer, block: Block, sites: Sites, enter: Tensor, judged: frozenset[str] | None
 ) -> dict[str, Tensor]:
-    """Every site of the layer in the dtype judged, on the candidate's own inputs; branches on the first row."""
+    """Every site of the layer in the dtype judged, on the candidate's own inputs; branches on few tokens."""
     anything: BranchFunction | None = None if judged is None else lambda name, x: torch.zeros_like(x)
     found = assembly.local(block, sites, enter, anything, scene.rounding())
     if scene.noise is None:
         return found
     dtype = scene.noise.dtype
-    first = {k: v[:1].to(dtype) for k, v in sites.items()}
-    branch = scene.noise.branch(at, scene.outputs(1, dtype))
+    first = {k: scene.few(v).to(dtype) for k, v in sites.items()}
+    branch = scene.noise.branch(at, scene.outputs(dtype, few=True))
     for part in block.branches:
-        inside = assembly.read_by(block, part, first, enter[:1].to(dtype))
+        inside = assembly.read_by(block, part, first, scene.few(enter).to(dtype))
         if inside is not None and (judged is None or f"{part.name}.branch" in judged):
             found[f"{part.name}.branch"] = branch(part.name, inside)
     return found

@@ -40,6 +40,7 @@ class Model:
     takes: frozenset[str]  # names of the inputs that its forward takes
     streamed: bool
     matrix: Callable[[str], Matrix | None] = lambda name: None
+    touched: set[str] = field(default_factory=set[str])  # inputs that it wrote into
 
 
 def hugging_face(

@@ -139,7 +139,7 @@ def _modes(modes: frozenset[Mode]) -> Iterator[str]:
     left = [m for m in MODES if m not in modes]
     if left:
         rows = ", and no norm was held to probe rows" if "local" in left else ""
-        yield f"{' and '.join(left)} comparison was not asked for{rows}"
+        yield f"{' and '.join(left)} comparisons were not asked for{rows}"
 
 
 def _strayed(notes: Sequence[Notes]) -> Iterator[str]:

@@ -89,11 +89,11 @@ def _head(judge: Judge, scene: Scene, sites: Sites, free: Free, modes: frozenset
         return
     noise = scene.noise
     if "local" in modes and last is not None and own is not None:
-        noisy = noise.head(last[:1].to(noise.dtype)) if noise is not None else None
+        noisy = noise.head(scene.few(last).to(noise.dtype)) if noise is not None else None
         judge.add("logits", "local", logits, Expected(own, noisy), valid=valid)
     if "end-to-end" in modes:
         ends = [c.reference.head(c.ends[stack]) for c in free.chains if stack in c.ends]
-        values = [v for v in ends if v is not None and v.shape[1:] == logits.shape[1:]]
+        values = [v for v in ends if v is not None and v.shape[-1] == logits.shape[-1]]
         _free(judge, "logits", sites, values, counted(valid, free.strayed.get(stack)), modes & {"end-to-end"})
 
 

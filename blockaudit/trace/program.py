@@ -35,11 +35,12 @@ class Layer:
         return leaves(self.steps[-1])
 
     def norm(self, branch: str, site: str) -> Norm | None:
-        """The executed norm at `norm_in`, `norm_out` or `norm_post` of a branch."""
+        """The executed norm at `norm_in`, `norm_out` or `norm_post` of a branch; none of parts of a row."""
         step = next((s for s in self.steps if s.name == branch), None)
         if step is None:
             return None
-        return {"norm_in": step.branch.norm_in, "norm_out": step.branch.norm_out}.get(site, step.add.norm_post)
+        found = {"norm_in": step.branch.norm_in, "norm_out": step.branch.norm_out}.get(site, step.add.norm_post)
+        return found if found is not None and _width(found.source) == _width(self.enter) else None
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,10 @@ class Program:
     stacks: tuple[StackProgram, ...]
     logits: Node | None
     unread: tuple[str, ...] = field(default=())
+
+
+def _width(node: Node) -> int:
+    return node.meta["val"].shape[-1]
 
 
 def leaves(step: Step) -> Node:
@@ -88,22 +93,37 @@ def read(bound: BoundManifest, recording: Recording) -> Program:
         if not steps:
             unread.append(f"{span.name}: {len(stream.adds)} residual adds in {span.run} layers")
         numbers = dict.fromkeys(s.layer for s in steps)
+        steps = [s for n in numbers for s in _named(bound, span.name, [s for s in steps if s.layer == n])]
         layers = tuple(Layer(span.name, n, tuple(s for s in steps if s.layer == n)) for n in numbers)
         stacks.append(StackProgram(span.name, stream, layers, end))
     return Program(recording, tuple(stacks), recording.logits, tuple(unread))
 
 
+def _named(bound: BoundManifest, stack: str, steps: list[Step]) -> list[Step]:
+    """A layer's branches; one whose kind is not told has the name of the one declared branch that is left."""
+    names = [b.name for s in bound.manifest.stacks if s.name == stack for b in s.branches]
+    declared = [n for n in dict.fromkeys(names) if assembly.owner_in(bound, stack, steps[0].layer, n) is not None]
+    left = [n for n in declared if all(s.name != n for s in steps)]
+    strange = [s for s in steps if s.name not in declared]
+    if len(left) != 1 or len(strange) != 1 or strange[0].told:
+        return steps
+    return [replace(s, name=left[0]) if s is strange[0] else s for s in steps]
+
+
 def _read(reader: Reader, end: Node) -> Stream:
-    """The stream that ends at a value; a final norm that is applied twice is one of its stack, with both in it."""
+    """The stream that ends at a value.
+
+    A final norm that is applied twice is one of its stack, with both in it; it may also follow a norm after an add.
+    """
     stream = reader.stream(end)
     outer = reader.norm(peel(end)) if not stream.adds else None
     inner = reader.norm(peel(outer.source)) if outer is not None else None
     if outer is None or inner is None:
         return stream
     again = reader.stream(outer.source)
-    if again.final_norm is None:
+    if not again.adds:
         return stream
-    return replace(again, final_norm=replace(inner, output=outer.output))
+    return replace(again, final_norm=outer if again.final_norm is None else replace(inner, output=outer.output))
 
 
 def _rooted(bound: BoundManifest, reader: Reader, stack: str, stream: Stream, steps: list[Step]) -> Stream | None:
@@ -122,7 +142,7 @@ def _rooted(bound: BoundManifest, reader: Reader, stack: str, stream: Stream, st
         there = f"{stack}.embed_norm" if other is None else f"{_owner(bound, stack, other)}.norm_post"
         if _has(bound, there) or not _has(bound, f"{_owner(bound, stack, mine)}.norm_in"):
             continue
-        if add.shortcut is not before.output:
+        if add.shortcut is not before.output or before.weight == _declared_weight(bound, stack, other):
             continue
         adds[i], changed = reader.rooted(add, before.source), True
         if i == 0:
@@ -134,6 +154,14 @@ def _rooted(bound: BoundManifest, reader: Reader, stack: str, stream: Stream, st
 
 def _owner(bound: BoundManifest, stack: str, step: Step) -> str:
     return assembly.owner_in(bound, stack, step.layer, step.name) or f"{stack}.{step.name}"
+
+
+def _declared_weight(bound: BoundManifest, stack: str, step: Step | None) -> str | None:
+    """The key of the norm that a branch is declared to read through: behind its own add that norm has only moved."""
+    if step is None:
+        return None
+    site = assembly.norm_site(bound, f"{_owner(bound, stack, step)}.norm_in", stack, step.layer)
+    return site.weight if site is not None else None
 
 
 def _has(bound: BoundManifest, site: str) -> bool:

@@ -59,7 +59,7 @@ class Share:
         self._rounds += 1
         self.store.set(f"blockaudit/{self._rounds}/{self.rank}", pickle.dumps(found))
         names = [f"blockaudit/{self._rounds}/{r}" for r in range(self.world)]
-        return [pickle.loads(self._get(name, r)) for r, name in enumerate(names)]  # noqa: S301 - of our own processes
+        return [pickle.loads(self._get(name, r)) for r, name in enumerate(names)]
 
     def _get(self, name: str, rank: int) -> bytes:
         begun = time.monotonic()

@@ -12,7 +12,7 @@ from blockaudit.records.bound import BoundManifest
 from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.trace.candidates import Candidates
 from blockaudit.trace.judge import NAMES
-from blockaudit.trace.recorder import Recorder
+from blockaudit.trace.recorder import Recorder, check
 from blockaudit.trace.request import Request, batches_of, device_of, dtype_of
 from blockaudit.trace.running import named
 from blockaudit.trace.weights import Weights
@@ -20,6 +20,7 @@ from blockaudit.trace.weights import Weights
 
 def record(checkpoint: Checkpoint, config: dict[str, Any], bound: BoundManifest, asked: Request, out: Path) -> None:
     """Write the trace of `asked.candidate` in the dtype asked for, a layer at a time. Raises RequestError."""
+    check(out)
     device, dtype = device_of(asked.device), dtype_of(asked.dtype, checkpoint)
     weights = Weights(checkpoint, device)
     making = Candidates(checkpoint, config, bound, asked, device, weights, full=False)

@@ -19,6 +19,12 @@ from blockaudit.trace.tokens import digest
 _PER_LAYER, _AROUND = 20, 16
 
 
+def check(path: Path | None) -> None:
+    """Raises RequestError where no trace can be written there, before any work is done for it."""
+    if path is not None:
+        TraceWriter(path, TraceMetadata()).discard()
+
+
 class Recorder:
     """One trace being written. `fault` says why it is not; a run goes on without it."""
 

@@ -102,7 +102,7 @@ def _own_branch(scene: Scene, layer: Layer, block: Block, site: str, seen: Seen)
     inside = assembly.read_by(block, block.branch(name), seen.sites, seen.enter) if seen.enter is not None else None
     if inside is None or not scene.main.full:
         return torch.empty(0)
-    return scene.main.branch(layer, scene.outputs(None, scene.main.dtype))(name, inside.to(scene.main.dtype))
+    return scene.main.branch(layer, scene.outputs(scene.main.dtype))(name, inside.to(scene.main.dtype))
 
 
 def _read(block: Block, site: str, sites: Mapping[str, Tensor], enter: Tensor) -> dict[str, Tensor] | None:
@@ -233,7 +233,8 @@ def _cut(scene: Scene, result: SiteResult, parts: _Parts, valid: Tensor | None) 
     tensors = {k: v.detach().cpu().clone() for k, v in (tensors | parts.weights).items()}
     formula = _formula(scene, result, parts, tensors)
     place = f"probe row {token} of kind {result.probe}" if result.probe else place
-    return Case(result, tensors, formula, _figure(result, tensors), place, parts.keys, parts.left_out)
+    found = _measure(result.metric, tensors["observed"][0], tensors["expected"][0])
+    return Case(result, tensors, formula, found, place, parts.keys, parts.left_out)
 
 
 def _formula(scene: Scene, result: SiteResult, parts: _Parts, tensors: dict[str, Tensor]) -> list[str]:
@@ -299,7 +300,3 @@ def _measure(metric: str, observed: Tensor, expected: Tensor) -> float:
         return float((observed.isfinite() != expected.isfinite()).sum())
     size = expected.double().square().sum().sqrt()
     return float(error.square().sum().sqrt() / size) if float(size) else float(error.any())
-
-
-def _figure(result: SiteResult, tensors: dict[str, Tensor]) -> float:
-    return _measure(result.metric, tensors["observed"][0], tensors["expected"][0])

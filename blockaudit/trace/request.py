@@ -86,6 +86,7 @@ def dtype_of(name: str, checkpoint: Checkpoint) -> torch.dtype:
 def batches_of(asked: Request, bound: BoundManifest, config: dict[str, Any]) -> list[Inputs]:
     """The tokens asked for, and beside them a short padded batch of another length."""
     if asked.tokens is not None:
+        check_ids(asked.tokens, "--tokens", bound, config)
         return [asked.tokens]
     vocab = _vocabulary(bound, config)
     length = _length(asked.seq_len, config)
@@ -109,8 +110,7 @@ def _padded(vocab: int, seed: int, pad: int) -> Inputs:
 
 def _length(asked: int | None, config: dict[str, Any]) -> int:
     """Tokens in a sequence. Raises RequestError for more than the model has positions."""
-    names = ("max_position_embeddings", "n_positions", "n_ctx", "max_target_positions")
-    sizes = [v for n in names if isinstance(v := config.get(n), int) and v > 0]
+    sizes = _positions(config)
     # Some tables begin behind the padding's position (RoBERTa, OPT).
     most = min(sizes) - _BEHIND if sizes else None
     if asked is None:
@@ -120,16 +120,44 @@ def _length(asked: int | None, config: dict[str, Any]) -> int:
     return asked
 
 
+def _positions(config: dict[str, Any]) -> list[int]:
+    """What config.json says of how many positions there are."""
+    names = ("max_position_embeddings", "n_positions", "n_ctx", "max_target_positions")
+    return [v for n in names if isinstance(v := config.get(n), int) and v > 0]
+
+
 def _pad(config: dict[str, Any]) -> int:
     pad = config.get("pad_token_id")
     return pad if isinstance(pad, int) and pad >= 0 else 0
 
 
-def _vocabulary(bound: BoundManifest, config: dict[str, Any]) -> int:
-    """How many token ids there are. Raises RequestError."""
+def check_ids(inputs: Inputs, label: str, bound: BoundManifest, config: dict[str, Any]) -> None:
+    """Raises RequestError where a token id lies outside the vocabulary, or a model cannot be run on these tokens."""
+    if sum(not s.ignored for s in bound.spans) > 1 and "decoder_input_ids" not in inputs:
+        raise RequestError(f"{label}: no decoder_input_ids in it, and the model has a decoder beside its encoder")
+    positions = _positions(config)
+    if positions and inputs["input_ids"].shape[1] > min(positions):
+        raise RequestError(
+            f"{label}: {inputs['input_ids'].shape[1]} tokens, and the model has {min(positions)} positions"
+        )
+    size = _known_vocabulary(bound, config)
+    for name in ("input_ids", "decoder_input_ids"):
+        ids = inputs.get(name)
+        wrong = None if ids is None or size is None else ids[(ids < 0) | (ids >= size)]
+        if wrong is not None and len(wrong):
+            raise RequestError(f"{label}: {name} holds {int(wrong[0])}, and there are {size} token ids")
+
+
+def _known_vocabulary(bound: BoundManifest, config: dict[str, Any]) -> int | None:
     dim = bound.dims.get("vocab")
     size = dim.value if dim is not None and dim.known else config.get("vocab_size")
-    if not isinstance(size, int) or size < 1:
+    return size if isinstance(size, int) and size >= 1 else None
+
+
+def _vocabulary(bound: BoundManifest, config: dict[str, Any]) -> int:
+    """How many token ids there are. Raises RequestError."""
+    size = _known_vocabulary(bound, config)
+    if size is None:
         raise RequestError(
             "config.json: vocab_size: expected a positive number, to draw tokens from; give --tokens FILE"
         )

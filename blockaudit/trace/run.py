@@ -21,6 +21,7 @@ from blockaudit.trace.free import Chain, Free
 from blockaudit.trace.judge import Judge
 from blockaudit.trace.models import Inputs
 from blockaudit.trace.program import Layer
+from blockaudit.trace.ranks import Share
 from blockaudit.trace.reference import Reference
 from blockaudit.trace.running import Runnable, Running
 from blockaudit.trace.scene import Scene, Seen
@@ -32,10 +33,14 @@ Observer = Callable[[Seen], None]
 Make = Callable[[BoundManifest, torch.dtype, Running], Reference]
 # Compares one segment of a candidate: its sites, and the block where it is a layer.
 Compare = Callable[[Segment, Sites, "Block | None"], None]
+# Tokens of a long row that its noise is measured on, where no token sees those behind it.
+_TOKENS = 128
 
 
 class Pass:
-    """One candidate in one dtype, over batches."""
+    """One candidate in one dtype, over batches. `share`: which layers this process compares."""
+
+    share = Share()
 
     def __init__(
         self,
@@ -59,12 +64,20 @@ class Pass:
         noise = None
         if main.full:
             noise = self.make(bound, torch.float64 if self.dtype == torch.float32 else self.dtype, run)
-            noise.begin({k: v[:1] for k, v in inputs.items()})
         several = len(self.candidate.stacks) > 1
-        return Scene(run, bound, self.weights, self.dtype, main, noise, inputs, several)
+        scene = Scene(run, bound, self.weights, self.dtype, main, noise, inputs, several, _tokens(bound, inputs))
+        if noise is not None:
+            noise.begin({k: scene.few(v) for k, v in inputs.items()})
+        return scene
 
-    def batch(self, inputs: Inputs, observers: Sequence[Observer], probe: bool = False) -> None:
-        """Run one batch, every site compared in every mode; with `probe` every norm is asked on probe rows as well."""
+    def batch(
+        self, inputs: Inputs, observers: Sequence[Observer], own: Sequence[Observer] = (), probe: bool = False
+    ) -> None:
+        """Run one batch, every site compared in every mode; with `probe` every norm is asked on probe rows as well.
+
+        own: observers of what this rank compares, before the others; of several ranks each runs every layer and
+        compares its share. Raises RankLostError.
+        """
         run = self.candidate.run(inputs)
         scene = self.scene(run, inputs)
         compare = self.comparing(scene, probe)
@@ -76,9 +89,13 @@ class Pass:
                 enter = run.entering(segment)
                 block = assembly.block(self.bound, segment.layer.stack, segment.layer.number)
             compare(segment, sites, block)
-            seen = Seen(scene, segment, block, sites, enter, tuple(self.judge.settle()))
-            for observe in observers:
+            results, mine = self.judge.settle(), self.share.owns(segment.layer.number if segment.layer else None)
+            if not mine:
+                self.judge.forget(len(results))
+            seen = Seen(scene, segment, block, sites, enter, tuple(results) if mine else ())
+            for observe in (*(own if mine else ()), *observers):
                 observe(seen)
+            self.share.check()
             self.weights.release()
 
     def comparing(self, scene: Scene, probe: bool) -> Compare:
@@ -99,7 +116,7 @@ class Pass:
     def _layer(
         self, scene: Scene, segment: Segment, at: Layer, block: Block, sites: Sites, free: Free, probe: bool
     ) -> None:
-        judged = self.layers is None or at.number in self.layers
+        judged = (self.layers is None or at.number in self.layers) and self.share.owns(at.number)
         if judged and "local" in self.modes:
             local.layer(self.judge, scene, at, block, sites, scene.run.entering(segment))
             if probe:
@@ -125,3 +142,12 @@ class Pass:
     def prefix(self, stack: str) -> str:
         """What the names of a stack's sites begin with."""
         return f"{stack}." if len(self.candidate.stacks) > 1 else ""
+
+
+def _tokens(bound: BoundManifest, inputs: Inputs) -> int | None:
+    """How many tokens of the first row are a computation of their own: all (None) where later ones are seen."""
+    kinds = [str(f.value) for name, f in bound.fields.items() if name.endswith(".kind")]
+    attention = [kind for kind in kinds if "attention" in kind]
+    mask = inputs.get("attention_mask")
+    whole = mask is None or bool(mask[:1].all())
+    return _TOKENS if whole and attention and all("causal" in kind for kind in attention) else None

@@ -22,9 +22,10 @@ from blockaudit.trace.weights import Weights
 
 @dataclass
 class Scene:
-    """One batch. `main` is the reference in float32, `noise` the one that the noise is measured with (on one row).
+    """One batch. `main` is the reference in float32, `noise` the one that the noise is measured with (on `few` tokens).
 
-    `dtype` is the one judged; `wide` the one in which norms and sums are true.
+    `dtype` is the one judged; `wide` the one in which norms and sums are true; `tokens` how many of the first row the
+    noise is measured on (None: all of it).
     """
 
     run: Running
@@ -35,6 +36,11 @@ class Scene:
     noise: Reference | None
     inputs: Inputs
     several: bool
+    tokens: int | None = None
+
+    def few(self, x: Tensor) -> Tensor:
+        """The part of a value [B, S, ...] that the noise is measured on."""
+        return x[:1, : self.tokens]
 
     @property
     def low(self) -> bool:
@@ -68,9 +74,9 @@ class Scene:
             return None
         return mask.to(self.run.device).bool()
 
-    def outputs(self, rows: int | None, dtype: torch.dtype) -> dict[str, Tensor]:
-        """What the candidate's earlier stacks gave."""
-        return {k: v[:rows].to(dtype) for k, v in self.run.outputs.items()}
+    def outputs(self, dtype: torch.dtype, few: bool = False) -> dict[str, Tensor]:
+        """What the candidate's earlier stacks gave; of what the noise is measured on, where `few`."""
+        return {k: (self.few(v) if few else v).to(dtype) for k, v in self.run.outputs.items()}
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ def between(judge: Judge, scene: Scene, seen: Seen, edits: Sequence[Edit]) -> No
 
 
 def _rows(state: Tensor, reference: Reference, scene: Scene) -> Tensor:
-    return state if reference is scene.main else state[:1]
+    return state if reference is scene.main else scene.few(state)
 
 
 def _add(
@@ -168,8 +168,9 @@ def _norm(judge: Judge, scene: Scene, seen: Seen, field: str, source: Tensor, ed
     site, name = outer_norm(scene, field, edits), scene.prefix(stack) + short
     if site is None or name not in seen.sites:
         return
-    for _ in range(max(e.times for e in edits if e.owner == field) - 1 if any(e.owner == field for e in edits) else 0):
+    times = max([1, *(e.times for e in edits if e.owner == field)])
+    for _ in range(times - 1):
         source = scene.exact()(site, source.to(scene.wide)).to(source.dtype)
     local.norm(judge, scene, name, site, source, seen.sites[name], scene.valid(stack))
-    if any(r.site == name and r.probe is not None and r.passed is False for r in seen.results):
+    if times == 1 and any(r.site == name and r.probe is not None and r.passed is False for r in seen.results):
         local.probed(judge, scene, name, site, scene.run.outer_norms().get(name))

@@ -26,10 +26,13 @@ DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
-# Elements above which a matrix is read in parts, and of one part.
-LARGE, BLOCK = 1 << 26, 1 << 24
+# Elements above which a matrix is not held: its parts are read where they are used.
+LARGE = 1 << 26
+# Bytes of one part. (An allocator that gives memory back and asks for it again has it zeroed each time; glibc keeps
+# what is below 32 MiB.)
+PART = 1 << 24
 # Bytes of widened copies that are kept while a layer runs.
-_WIDENED = 1 << 27
+_WIDENED = 1 << 26
 _Fetched = tuple[Tensor, Any]  # the tensor on its device, and the event of its copy
 
 
@@ -89,25 +92,34 @@ class Weights:
 
     def blocks(self, key: str, *dtypes: torch.dtype) -> Iterator[Tensor]:
         """A matrix [rows, ...] in blocks of rows that lie one behind the other: one, where that takes no more room."""
-        shape = self.shape(key)
-        steps = _steps(DTYPES.get(self.checkpoint.tensors[key].dtype, torch.float32), dtypes)
-        parted = self._parted(key)
-        if not parted and (not steps or len(shape) != 2 or prod(shape) <= BLOCK):
+        size = self._part(key, dtypes)
+        if size is None:
             yield self.tensor(key, *dtypes)
             return
-        size = max(1, BLOCK * shape[0] // prod(shape))
-        for start in range(0, shape[0], size):
-            stop = min(start + size, shape[0])
-            if parted:
-                block = self._empty(key, (stop - start, *shape[1:]))
-                self._fill(key, block, start)
-                yield _cast(block.to(self.device, non_blocking=True), steps)
-            else:
-                yield _cast(self._stored(key)[start:stop], steps)
+        count = self.shape(key)[0]
+        for start in range(0, count, size):
+            yield self._block(key, start, min(start + size, count), dtypes)
+
+    def _block(self, key: str, start: int, stop: int, dtypes: tuple[torch.dtype, ...]) -> Tensor:
+        if self._parted(key):
+            host = self._empty(key, (stop - start, *self.shape(key)[1:]))
+            self._fill(key, host, start)
+            value = host.to(self.device, non_blocking=True)
+        else:
+            value = self._stored(key)[start:stop]
+        return _cast(value, _steps(value.dtype, dtypes))
+
+    def _part(self, key: str, dtypes: tuple[torch.dtype, ...]) -> int | None:
+        """How many rows are one part of a matrix; None where it is taken whole."""
+        shape, stored = self.shape(key), DTYPES.get(self.checkpoint.tensors[key].dtype)
+        if len(shape) != 2 or stored is None or not (self._parted(key) or _steps(stored, dtypes)):
+            return None
+        row = shape[1] * max([stored.itemsize, *(d.itemsize for d in dtypes)])
+        return max(1, PART // row) if shape[0] * row > PART else None
 
     def matrix(self, key: str, *dtypes: torch.dtype) -> Matrix | None:
-        """A matrix that is too large to be held whole; None of any other tensor."""
-        return Matrix(self, key, dtypes) if self._parted(key) else None
+        """A matrix that is better not held whole in the last of these dtypes; None of any other tensor."""
+        return Matrix(self, key, dtypes) if self._part(key, dtypes) is not None else None
 
     def source(self, *dtypes: torch.dtype) -> Source:
         """What a reference reads its weights from."""

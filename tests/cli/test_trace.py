@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import re
 import subprocess
@@ -15,9 +16,10 @@ from torch import Tensor
 from blockaudit.records.sites import ordered
 from blockaudit.records.trace_file import TraceMetadata
 from blockaudit.trace.file import TraceFile
-from blockaudit.trace.file_writer import write
+from blockaudit.trace.file_writer import TraceWriter, write
 from blockaudit.trace.tokens import digest
 from tests.cli.conftest import Outcome
+from tests.families import models
 
 Run = Callable[..., Outcome]
 NAMES = ordered(["embed", "logits", *(f"layers.{i}.{s}" for i in (0, 1) for s in ("mlp.norm_in", "mlp.sum", "state"))])
@@ -253,3 +255,89 @@ def test_outputs_in_a_tuple_and_values_of_another_layout_are_recorded(put: Put, 
         assert torch.equal(file.tensor("layers.0.mlp.norm_in"), expected + 1)
         assert torch.equal(file.tensor("layers.0.mlp.residual"), expected * 2)
         assert file.metadata.tokens_sha256 == digest(file.tokens())
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("transformers")
+    path = tmp_path_factory.mktemp("trace") / "llama"
+    models.build("llama").save_pretrained(path)
+    return path
+
+
+SIZE = ("--device", "cpu", "--batch", "2", "--seq-len", "6")
+
+
+def test_record_writes_a_trace(blockaudit: Run, llama: Path, tmp_path: Path) -> None:
+    out = tmp_path / "t.safetensors"
+    done = blockaudit("trace", "record", llama, "--out", out, *SIZE, "--dtype", "bfloat16", "--layers", "1:2")
+    assert (done.status, done.out) == (0, "")
+    data = json.loads(blockaudit("trace", "show", out, "--format", "json").out)
+    shown = {site["site"]: site for site in data["sites"]}
+    assert {name for name in shown if name.startswith("layers.")} >= {"layers.1.mlp.norm_in", "layers.1.state"}
+    assert not any(name.startswith(("layers.0.", "layers.2.")) for name in shown)
+    assert shown["final_norm"]["shape"] == [2, 6, 32]
+    assert {site["dtype"] for site in shown.values()} == {"bfloat16"}
+    assert data["metadata"]["dtype_policy"] == "bfloat16"
+
+
+def test_record_takes_the_tokens_that_it_is_given(blockaudit: Run, llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "ids.json").write_text("[[1, 2, 3], [4, 5]]")
+    out = tmp_path / "t.safetensors"
+    given = ("--device", "cpu", "--dtype", "float32", "--tokens", tmp_path / "ids.json")
+    assert blockaudit("trace", "record", llama, "--out", out, *given).status == 0
+    with TraceFile.open(out) as file:
+        assert torch.equal(file.tensor("input_ids")[0], torch.tensor([1, 2, 3]))
+        assert torch.equal(file.tensor("attention_mask"), torch.tensor([[1, 1, 1], [1, 1, 0]]))
+    held = blockaudit("conform", llama, "--device", "cpu", "--candidate", out, "--format", "json")
+    assert held.status == 0
+    (tmp_path / "ids.json").write_text("[[1, 2, 96]]")
+    refused = blockaudit("trace", "record", llama, "--out", out, *given)
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.err.splitlines()[-1].endswith("--tokens: input_ids holds 96, and there are 96 token ids")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("--candidate", "other.safetensors"), "it is a trace already"),
+        (("--candidate", "none.py:model"), "no such file: 'none.py'"),
+        (("--layers", "first"), "--layers 'first': expected A:B"),
+        (("--seq-len", "640"), "the model has 64 positions"),
+    ],
+)
+def test_what_cannot_be_recorded_is_one_line(
+    blockaudit: Run, llama: Path, tmp_path: Path, argv: tuple[str, ...], said: str
+) -> None:
+    done = blockaudit("trace", "record", llama, "--out", tmp_path / "t.safetensors", "--device", "cpu", *argv)
+    assert (done.status, done.out) == (2, "")
+    assert said in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_written_into_the_source(blockaudit: Run, llama: Path) -> None:
+    for command in (("trace", "record", llama, "--out"), ("conform", llama, "--trace-out")):
+        done = blockaudit(*command, llama / "t.safetensors", *SIZE)
+        assert (done.status, done.out) == (2, "")
+        assert "lies in SOURCE" in done.err
+
+
+def test_a_full_disk_leaves_the_report(
+    blockaudit: Run, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrote: list[int] = []
+    own = TraceWriter._write  # pyright: ignore[reportPrivateUsage] - the disk is what is played here
+
+    def full(self: TraceWriter, data: memoryview) -> None:
+        wrote.append(len(data))
+        if len(wrote) > 5:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        own(self, data)
+
+    monkeypatch.setattr(TraceWriter, "_write", full)
+    out = tmp_path / "t.safetensors"
+    done = blockaudit("conform", llama, *SIZE, "--dtype", "float32", "--trace-out", out, "--format", "json")
+    assert done.status == 2
+    assert done.err.splitlines()[-1] == f"blockaudit: error: cannot write trace '{out}': No space left on device"
+    assert json.loads(done.out)["verdict"] == "accepted"
+    assert list(tmp_path.iterdir()) == []

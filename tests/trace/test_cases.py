@@ -19,7 +19,6 @@ from safetensors.torch import load_file, save_file
 from blockaudit.cli.main import run
 from tests.families import models
 
-
 USER = """
 from transformers import AutoModelForCausalLM
 

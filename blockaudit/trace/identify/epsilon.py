@@ -59,7 +59,10 @@ def fit(
     if not start <= end:
         return Fit(start, end, len(rows.x))
     found = _likely(rows, sharp or r, divisor, how, (start, end), slack)
-    return Fit(*_stored(found.low, found.high, how.work), len(rows.x), found.level)
+    # Where epsilon is nearly all of the divisor, every row makes the same error.
+    shared = slack * _ROOT * noise(how.work)
+    ends = found.low * (1 - shared), found.high * (1 + shared)
+    return Fit(*_stored(*ends, how.work), len(rows.x), found.level)
 
 
 def _fit_narrow(
@@ -147,9 +150,12 @@ def _likely(
     usable = torch.isfinite(low) & torch.isfinite(high) & (low <= high)
     if not bool(usable.any()):
         return Likely(*bounds, 0.0)
+    # One rounding of r, in units of epsilon; `spread` allows for five of v, more where a mean was taken off.
+    one = ((moment[1] - moment[0]) / 10)[usable]
     v = v[usable]
-    # One rounding of r, in units of epsilon.
-    scale = slack * noise(how.work) * ((v.sqrt() + bounds[1]) / 2 if divisor.outside else v + bounds[1])
+    if divisor.outside:
+        one = one / (2 * v.sqrt().clamp_min(1e-150))
+    scale = slack * (one + noise(how.work) * bounds[1] / (2 if divisor.outside else 1))
     # Where epsilon is most of what is under the root, all rows take the same root.
     different = len(unique((v.sqrt() if divisor.outside else v).add(bounds[1]).float()))
     return likely((low[usable], high[usable]), scale, bounds, different)

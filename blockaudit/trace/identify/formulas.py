@@ -139,8 +139,9 @@ def product(rows: Rows, affine: Affine, how: Rounds, slack: float = 1.0) -> Inte
     y, gain = rows.y.double(), rows.gain(affine)
     bias = rows.bias.double() if affine.bias and rows.bias is not None else torch.zeros(1, dtype=torch.float64)
     found = cell((y, y), rows.dtype)
-    # A product, a gain made of a sum, and the sum with the bias: one rounding each.
-    found = widen(found, u * (2 + bool(affine.offset)) * (y.abs() + 2 * bias.abs()))
+    # A product, a gain made of a sum, and the sum with the bias: one rounding each; narrowed rows and weights too.
+    narrowed = 2 * (rows.dtype == torch.float64 and how.work != torch.float64)
+    found = widen(found, u * (2 + narrowed + bool(affine.offset)) * (y.abs() + 2 * bias.abs()))
     if affine.bias:
         found = (found[0] - bias, found[1] - bias)
         if how.before and not how.fused and gain is not None:

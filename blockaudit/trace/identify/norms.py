@@ -25,8 +25,10 @@ _BUDGET = 2**20
 _QUICK = 4
 # What the arithmetic may be off, as a multiple of what torch's is; the next only where the one before explains nothing.
 _SLACKS = (1.0, 4.0)
-# Of two divisors that are both possible, the one whose log likelihood is this far below is dropped.
+# Of two divisors that are both possible, the one whose log likelihood is this far below is dropped: so far, and so far
+# again for each row, since a sum with epsilon rounds alike in all rows between two powers of two.
 _FAR = 9.0
+_FAR_EACH = 0.3
 
 
 def identify_norm(
@@ -123,7 +125,7 @@ def _divided(rows: Rows, slack: float, like: NormSpec | None) -> Iterator[Explai
         fits = [(divisor, fit(rows, r, divisor, how, spelling, slack, sharp)) for divisor, spelling in ways]
         best = max((f.likelihood for _, f in fits if f.holds), default=0.0)
         for divisor, found in fits:
-            if found.holds and found.likelihood >= best - _FAR:
+            if found.holds and found.likelihood >= best - _FAR - _FAR_EACH * found.rows:
                 yield Explained(divisor.family, divisor, affine, how, found)
 
 

@@ -30,23 +30,28 @@ def mask_lost(source, *, device, dtype):
     m = load(source, device, dtype)
     attention = m.model.layers[1].self_attn
     own = attention.forward
-    forward(attention, lambda self, *args, attention_mask=None, **kw: own(*args, attention_mask=None, **kw))
+
+    def call(self: Any, *args: Any, attention_mask: Any = None, **kw: Any) -> Any:
+        # The last row sees every token that is no padding; now all rows do.
+        return own(*args, attention_mask=attention_mask[..., -1:, :].expand_as(attention_mask), **kw)
+
+    forward(attention, call)
     return m
 
 
 @fault("gemma2", f"layers.0.{A}.branch", "", f"decoder.{A}.window", "0")
 def window_ignored(source, *, device, dtype):
     m = load(source, device, dtype)
-    full = m.model.layers[1].self_attn
-    own_full, own = full.forward, m.model.layers[0].self_attn.forward
-    length = {}
+    own = m.model.layers[0].self_attn.forward
 
     def call(self: Any, *args: Any, attention_mask: Any = None, **kw: Any) -> Any:
-        size = attention_mask.shape[-1]
-        causal = torch.full_like(attention_mask, torch.finfo(attention_mask.dtype).min).triu(1)
-        return own(*args, attention_mask=causal[..., :size], **kw)
+        # Of the last row every token is behind; a window of four hides none that padding does not.
+        least = torch.finfo(attention_mask.dtype).min
+        padded = torch.diagonal(attention_mask, dim1=-2, dim2=-1)[:, :, None, :]
+        return own(
+            *args, attention_mask=(padded + torch.full_like(attention_mask, least).triu(1)).clamp_min(least), **kw
+        )
 
-    del full, own_full, length
     forward(m.model.layers[0].self_attn, call)
     return m
 
@@ -99,10 +104,15 @@ def positions_off_by_one_head(source, *, device, dtype):
     def call(self: Any, hidden_states: Any, position_embeddings: Any = None, attention_mask: Any = None, **kw: Any):
         shape = (*hidden_states.shape[:-1], -1, self.head_dim)
         q, k, v = (p(hidden_states).view(shape).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
-        half = lambda x: torch.cat((-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]), -1)
+
+        def half(x: torch.Tensor) -> torch.Tensor:
+            return torch.cat((-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]), -1)
+
+        def back(x: torch.Tensor) -> torch.Tensor:
+            return torch.cat((x[:, :, :1], x[:, :, :-1]), 2)
+
         cos, sin = (t.unsqueeze(1) for t in position_embeddings)
         q = q * cos + half(q) * sin
-        back = lambda t: torch.cat((t[:, :, :1], t[:, :, :-1]), 2)
         k = k * back(cos) + half(k) * back(sin)
         k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
         scores = q @ k.transpose(2, 3) * self.scaling + attention_mask
@@ -166,7 +176,7 @@ def attention_softcap_dropped(source, *, device, dtype):
     return m
 
 
-@fault("qwen3_moe", f"layers.0.{M}.branch", "", f"decoder.{M}.routing.normalise", "0-2", value=True)
+@fault("qwen3_moe", f"layers.0.{M}.branch", "", f"decoder.{M}[moe].routing.normalise", "0-2", value=True)
 def routing_normalised(source, *, device, dtype):
     m = load(source, device, dtype)
     for layer in m.model.layers:
@@ -174,7 +184,7 @@ def routing_normalised(source, *, device, dtype):
     return m
 
 
-@fault("qwen3_moe", f"layers.1.{M}.branch", "", f"decoder.{M}.routing.top_k", "1", value=1)
+@fault("qwen3_moe", f"layers.1.{M}.branch", "", f"decoder.{M}[moe].routing.top_k", "1", value=1)
 def one_expert_too_few(source, *, device, dtype):
     m = load(source, device, dtype)
     m.model.layers[1].mlp.gate.top_k = 1

@@ -47,10 +47,15 @@ def checkpoint(family: str, under: Path) -> Path:
     return folder
 
 
-def run(fault: Fault, under: Path) -> Report:
-    return conform(
-        checkpoint(fault.family, under), candidate=fault.candidate, dtype=fault.dtype, device="cpu", batch=2, seq_len=8
-    )
+def run(fault: Fault, under: Path, mode: str = "all") -> Report:
+    """One run of a fault's candidate on the CPU."""
+    source = checkpoint(fault.family, under)
+    return conform(source, candidate=fault.candidate, dtype=fault.dtype, device="cpu", batch=2, seq_len=8, mode=mode)
+
+
+def clean(family: str, under: Path) -> Report:
+    """The class itself: the nearest twin of every fault in its family."""
+    return conform(checkpoint(family, under), dtype="float32", device="cpu", batch=2, seq_len=8)
 
 
 def wrong(fault: Fault, report: Report) -> dict[str, str]:
@@ -81,7 +86,7 @@ def _edit(fault: Fault, run: Conformance) -> str:
     whole = [d for d in run.diagnosis if d.group]
     told = "; ".join(f"{d.field}={d.value!r} in {d.layers!r} ({d.explains:.3f}, {d.group})" for d in run.diagnosis[:4])
     if fault.field is None:
-        return told or "explained" if run.explained is not False else ""
+        return told or "explained" if run.explained or (whole and not fault.site) else ""
     if not whole or run.explained is False:
         return told or f"none, explained {run.explained}"
     top = whole[0]
@@ -99,11 +104,9 @@ def _same(a: Any, b: Any) -> bool:
 
 def _others(fault: Fault, run: Conformance) -> str:
     """Layers that are blamed and have no fault."""
-    site = parse(fault.site.rstrip(".")) if fault.site else None
     first = fault.site.split("layers.")[-1].split(".")[0] if "layers." in fault.site else ""
     mine = numbers(fault.layers or first)
-    mine |= {1, 2} if fault.name == "layers_swapped" else set()
-    del site
+    mine |= {1, 2} if fault.name == "layers_swapped" else set[int]()
     failed = [s.site for s in run.sites if s.passed is False and s.mode == "local"]
     layers = {p.layer for s in failed if (p := parse(s)) is not None and p.layer is not None}
     layers |= {n for d in run.diagnosis for n in numbers(d.layers)}

@@ -49,7 +49,7 @@ class Tapped(nn.Module):
         return {"logits": self.lm_head(out.last_hidden_state), **kept}
 
 
-@fault("llama", "", "", "decoder.final_norm", "", also="final-norm-missing site-missing", missing=("final_norm",))
+@fault("llama", "", also="final-norm-missing site-missing", missing=("final_norm",))
 def tapped_before_the_final_norm(source, *, device, dtype):
     return Tapped(load(source, device, dtype))
 

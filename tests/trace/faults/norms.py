@@ -124,8 +124,8 @@ def unbiased_variance(source, *, device, dtype):
 
 
 @fault(
-    "gpt2", f"layers.0.{M}.norm_in", "norm-formula-mismatch", f"decoder.{M}.norm_in.variance_correction", "0",
-    also="norm-family-mismatch",
+    "gpt2", f"layers.0.{M}.norm_in", "norm-formula-mismatch", f"decoder.{M}.norm_in.family", "0",
+    value="layernorm_std_eps", also="norm-family-mismatch",
 )  # fmt: skip
 def tutorial_layernorm(source, *, device, dtype):
     """Gain * (x - mean) / (std + eps) + bias, std of n - 1."""
@@ -287,7 +287,7 @@ def qk_norm_lost(source, *, device, dtype):
     return m
 
 
-@fault("qwen3", f"layers.2.{A}.branch", "", f"decoder.{A}.inner.", "2", value="none", also="norm-formula-mismatch")
+@fault("qwen3", f"layers.2.{A}.branch", "", f"decoder.{A}.inner.", "2", value="none", also="norm-axes-mismatch")
 def qk_norm_of_ones(source, *, device, dtype):
     """The weights lost in a merge, the division left."""
     m = load(source, device, dtype)
@@ -347,7 +347,7 @@ def norm_skipped(source, *, device, dtype):
     return m
 
 
-@fault("llama", f"layers.1.{M}.norm_in", "", None, "")
+@fault("llama", f"layers.1.{M}.", "", None, "")
 def norm_of_half_the_width(source, *, device, dtype):
     """Statistics over each half of the row: a formula that no manifest of this family has."""
 

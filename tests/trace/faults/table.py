@@ -17,7 +17,7 @@ class Fault:
 
     `site` begins the name of the first local divergence. `rules` are the N and T rules that must fire beside
     `trace-divergence`, `also` those that may. `field` and `layers` are the top diagnosis; no field: no edit explains
-    it. `missing`: sites that the candidate no longer has. `last`: the last layer that may be named at all.
+    it. `missing`: sites that the candidate no longer has.
     """
 
     name: str

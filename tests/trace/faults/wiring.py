@@ -1,4 +1,4 @@
-"""Faults in where things stand: placement, order of branches, residual sums and their factors, whose weights are run."""
+"""Faults in where things stand: placement, order of branches, residual sums and their factors, whose weights run."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ A, M, X = "self_attention", "mlp", "cross_attention"
 PLACED, SCALED = "placement-mismatch", "branch-scale-mismatch"
 
 
-@fault("llama", f"layers.1.{A}.", PLACED, f"decoder.{A}.placement", "1")
+@fault("llama", f"layers.1.{A}.", PLACED, f"decoder.{A}.norm_in.placement", "1")
 def post_ln_one_branch(source, *, device, dtype):
     m = load(source, device, dtype)
     llama_layer(m.model.layers[1], attn_in=lambda s, x, n: x, attn_mix=lambda s, x, n, a: s.input_layernorm(x + a))
     return m
 
 
-@fault("gpt2", f"layers.0.{A}.", PLACED, f"decoder.{A}.placement", "0-2")
+@fault("gpt2", f"layers.0.{A}.", PLACED, f"decoder.{A}.norm_in.placement", "0-2")
 def pre_ln_run_as_post_ln(source, *, device, dtype):
-    def call(self: Any, hidden_states: torch.Tensor, *args: Any, attention_mask: Any = None, **kw: Any) -> Any:
+    def call(self: Any, hidden_states: torch.Tensor, cache: Any, attention_mask: Any, *args: Any, **kw: Any) -> Any:
         a, _ = self.attn(hidden_states, attention_mask=attention_mask)
         h = self.ln_1(hidden_states + a)
         return self.ln_2(h + self.mlp(h))
@@ -34,7 +34,7 @@ def pre_ln_run_as_post_ln(source, *, device, dtype):
     return m
 
 
-@fault("olmo2", f"layers.0.{A}.", PLACED, f"decoder.{A}.placement", "0-2")
+@fault("olmo2", f"layers.0.{A}.", PLACED, f"decoder.{A}.norm_out.placement", "0-2")
 def olmo2_run_as_pre_ln(source, *, device, dtype):
     def call(self: Any, hidden_states: torch.Tensor, **kw: Any) -> torch.Tensor:
         a, _ = self.self_attn(hidden_states=self.post_attention_layernorm(hidden_states), **kw)
@@ -47,7 +47,7 @@ def olmo2_run_as_pre_ln(source, *, device, dtype):
     return m
 
 
-@fault("bert", f"layers.1.{A}.", PLACED, f"encoder.{A}.placement", "1")
+@fault("bert", f"layers.1.{A}.", PLACED, f"encoder.{A}.norm_post.placement", "1")
 def post_ln_run_as_pre_ln(source, *, device, dtype):
     def call(self: Any, hidden_states: torch.Tensor, attention_mask: Any, *args: Any, **kw: Any) -> torch.Tensor:
         own, out = self.attention.self, self.attention.output
@@ -88,9 +88,9 @@ def sequential_run_as_parallel(source, *, device, dtype):
     return m
 
 
-@fault("llama", f"layers.1.{M}.norm_in", "branch-input-mismatch", f"decoder.{M}.reads", "1")
+@fault("llama", f"layers.1.{M}.", "parallel-sequential-mismatch", "decoder.parallel", "1", value=True)
 def mlp_norm_reads_the_earlier_state(source, *, device, dtype):
-    """The MLP's norm is given the state from before the attention."""
+    """The MLP's norm is given the state from before the attention: what a parallel block computes."""
     m = load(source, device, dtype)
     llama_layer(m.model.layers[1], mlp_in=lambda s, x, h, n: s.post_attention_layernorm(x))
     return m
@@ -134,7 +134,7 @@ def shortcut_halved(source, *, device, dtype):
 
 @fault("gpt2", f"layers.1.{M}.residual", "residual-dropped", "decoder.residual.shortcut_scale", "1", value=0)
 def shortcut_dropped(source, *, device, dtype):
-    def call(self: Any, hidden_states: torch.Tensor, *args: Any, attention_mask: Any = None, **kw: Any) -> Any:
+    def call(self: Any, hidden_states: torch.Tensor, cache: Any, attention_mask: Any, *args: Any, **kw: Any) -> Any:
         a, _ = self.attn(self.ln_1(hidden_states), attention_mask=attention_mask)
         return self.mlp(self.ln_2(hidden_states + a))
 
@@ -218,7 +218,7 @@ def residual_multiplier_inverted(source, *, device, dtype):
     return m
 
 
-@fault("llama", f"layers.1.{A}.", "branch-count-mismatch", "decoder.branch_order", "1", also="site-missing")
+@fault("llama", "layers.1.", "branch-count-mismatch", "decoder.branch_order", "1", also="site-missing")
 def branch_dropped(source, *, device, dtype):
     """One layer runs no attention."""
 
