@@ -21,7 +21,9 @@ COMMANDS: dict[str, Command] = {
         "blockaudit.cli.inspect:inspect", "Reconcile what a checkpoint stores with what its manifest declares.", "Audit"
     ),
     "conform": Command(
-        "blockaudit.cli.conform:conform", "Run a candidate beside the manifest, executed, and compare every site.", "Audit"
+        "blockaudit.cli.conform:conform",
+        "Run a candidate beside the manifest, executed, and compare every site.",
+        "Audit",
     ),
     "trace": Command("blockaudit.cli.trace:app", "Record, compare and show traces as files.", "Audit"),
     "manifest": Command("blockaudit.cli.manifest:app", "List, show, check, compare and draft manifests.", "Describe"),

@@ -5,6 +5,7 @@ from blockaudit.pipeline.audit import Progress as Progress
 from blockaudit.pipeline.audit import draft as draft
 from blockaudit.pipeline.audit import inspect as inspect
 from blockaudit.pipeline.conform import conform as conform
+from blockaudit.pipeline.conform import follows as follows
 from blockaudit.pipeline.traces import compare_traces as compare_traces
 from blockaudit.pipeline.traces import record_trace as record_trace
 from blockaudit.pipeline.traces import trace_sites as trace_sites

@@ -173,6 +173,7 @@ def audited(
     candidate: str | None = None,
     trusted: bool = False,
 ) -> tuple[Audit, LoadedManifest | None]:
+    """The checkpoint under the manifest chosen, as every witness that the level asks for sees it."""
     config = effective_config(checkpoint.config)
     code = checkpoint.folder if trusted else None
     if isinstance(choice, Nearest):
@@ -205,8 +206,9 @@ def _can_execute() -> bool:
 
 
 def needs_torch() -> None:
+    """Raises RequestError where torch or transformers is not installed."""
     if not _can_execute():
-        raise RequestError("--level graph needs torch and transformers: pip install 'blockaudit[torch]'")
+        raise RequestError("running a model needs torch and transformers: pip install 'blockaudit[torch]'")
 
 
 def _candidate(candidate: str, source: str) -> Execute:
@@ -358,6 +360,7 @@ def verdict_of(findings: tuple[Finding, ...], strict: bool) -> Verdict | None:
 
 
 def subject_of(checkpoint: Checkpoint) -> Subject:
+    """The thing audited, counted."""
     dtypes: dict[str, int] = {}
     # 90,000 tensors have a dozen shapes: what depends on the shape alone is worked out once for each.
     kinds = Counter((header.dtype, header.shape) for header in checkpoint.tensors.values())
@@ -375,6 +378,7 @@ def subject_of(checkpoint: Checkpoint) -> Subject:
 
 
 def choice_of(choice: Choice | Nearest, loaded: LoadedManifest | None) -> ManifestChoice | None:
+    """The manifest as the report names it; None where there is none."""
     if loaded is None or isinstance(choice, Nearest):
         return None
     return ManifestChoice(

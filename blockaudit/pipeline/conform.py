@@ -103,6 +103,11 @@ def conform(
         close_files()
 
 
+def follows() -> bool:
+    """Whether this process is one of several of a run (torchrun's) and not the first, whose report is everybody's."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
+
+
 def _check_repro(folder: Path, mode: str) -> None:
     """Raises RequestError where no operator is compared by itself."""
     if mode not in ("all", "local"):

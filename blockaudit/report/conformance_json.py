@@ -57,6 +57,7 @@ def to_dict(run: Conformance) -> dict[str, Any]:
         "laws": [_law(law) for law in run.laws],
         "silent": list(run.silent),
         "failure": run.failure,
+        "unfinished": run.unfinished,
     }
 
 
@@ -174,7 +175,7 @@ def from_dict(document: dict[str, Any]) -> Conformance:
 # Keys that say the same in the section and in the record.
 _ALIKE = (
     "device", "depth_reason", "dtype", "mode", "layers", "batch", "seq_len", "seed", "candidate", "recorded", "policy",
-    "explained", "failure",
+    "explained", "failure", "unfinished",
 )  # fmt: skip
 
 

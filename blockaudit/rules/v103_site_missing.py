@@ -40,6 +40,16 @@ def check(audit: Audit) -> Iterator[Finding]:
     if run.failure:
         yield _ended(run)
         return
+    if run.unfinished:
+        yield RULE.finding(
+            "run",
+            f"not every layer was compared: {run.unfinished}",
+            expected="a value at every site of the manifest",
+            evidence=f"the run of {run.candidate}",
+            severity="warning",
+            help="mend what ended it, and run it again",
+        )
+        return
     for template, layers in by_template(run.missing).items():
         where = f" in {spoken(ranges(layers))}" if layers else ""
         yield RULE.finding(

@@ -26,6 +26,35 @@ Fields = Mapping[tuple[str, int | None], Sequence[Solved]]
 
 
 @dataclass
+class Watch:
+    """The observers of one pass: of its main batch and of those beside it; `own` are of this rank's layers alone."""
+
+    notes: list[Notes]
+    blindness: Blindness
+    finder: Finder
+    main: list[Observer]
+    main_own: list[Observer]
+    short: list[Observer]
+    short_own: list[Observer]
+
+    def told(self) -> Any:
+        """What another rank cannot know."""
+        seen = [(n.sites, n.strayed) for n in self.notes]
+        return seen, self.blindness.asked, self.blindness.found, self.finder.case, self.finder.uncut
+
+    def hear(self, others: Sequence[Any]) -> None:
+        """Take over what other ranks told."""
+        for seen, asked, found, case, uncut in others:
+            for note, (sites, strayed) in zip(self.notes, seen, strict=True):
+                note.sites |= sites
+                for mode, rows in strayed.items():
+                    note.strayed[mode] = max(note.strayed.get(mode, (0, 0)), rows)
+            self.blindness.asked |= asked
+            self.blindness.found |= found
+            self.finder.take(case, uncut)
+
+
+@dataclass
 class Beside:
     """`own`: the tolerance policy is a user's."""
 
@@ -39,8 +68,8 @@ class Beside:
     laws: Laws = field(default_factory=Laws)
     _done: int = 0
 
-    def watch(self, work: Pass, solved: Sequence[Fields], last: bool) -> tuple[list[Observer], list[Observer]]:
-        """Observers of one pass: of its main batch, and of those beside it.
+    def watch(self, work: Pass, solved: Sequence[Fields], last: bool) -> Watch:
+        """The observers of one pass.
 
         solved: what the numbers said of each norm, filled as the pass goes. last: the pass is in the release dtype.
         """
@@ -49,10 +78,13 @@ class Beside:
         self.notes += [noted, short]
         self.blind.append(blindness)
         self.finders.append(finder)
-        always = [finder.look] if self.repro is not None else []
-        always += [self._tick] if self.progress is not None else []
+        found = [finder.look] if self.repro is not None else []
+        ticks = [self._tick] if self.progress is not None else []
         laws = [self.laws.look] if self.algebra and not self.laws.stacks else []
-        return [noted.look, blindness.look, *laws, *always], [short.look, *always]
+        return Watch(
+            [noted, short], blindness, finder, [noted.look, *laws, *ticks], [blindness.look, *found],
+            [short.look, *ticks], found,
+        )  # fmt: skip
 
     def settle(
         self, run: Conformance, modes: frozenset[Mode], every: Sequence[SiteResult], source: str, **told: Any

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +10,15 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
+from blockaudit.graph.candidate import CandidateRaised
+from blockaudit.graph.record import RecordingError
 from blockaudit.graph.witness import testify_candidate
 from blockaudit.records.bound import BoundManifest
 from blockaudit.records.checkpoint import Checkpoint
-from blockaudit.records.conformance import MODES, Conformance, Depth, Mode, SiteResult
+from blockaudit.records.conformance import Conformance, Depth, SiteResult
 from blockaudit.records.contract import Executed, Testimony
 from blockaudit.records.sites import order
+from blockaudit.reference.decoder import FullReference
 from blockaudit.trace import testimony, tolerance
 from blockaudit.trace.against import Others
 from blockaudit.trace.beside import Beside, Progress
@@ -23,16 +26,18 @@ from blockaudit.trace.candidate import Candidate
 from blockaudit.trace.candidates import Candidates
 from blockaudit.trace.diagnose import Diagnoser
 from blockaudit.trace.diagnose import merged as diagnosed
+from blockaudit.trace.gather import gather
 from blockaudit.trace.held import Held
-from blockaudit.trace.identify.solved import Solved
 from blockaudit.trace.judge import NAMES, Judge
-from blockaudit.trace.measure import CASTS, Measurer, merged
+from blockaudit.trace.measure import Measurer, merged
 from blockaudit.trace.models import Inputs
+from blockaudit.trace.ranks import RankLostError, Share, shared
 from blockaudit.trace.recorded import Recorded
 from blockaudit.trace.recorder import Recorder, check
 from blockaudit.trace.reference import Full, Wrapper
 from blockaudit.trace.request import Request, batches_of, device_of, dtype_of
-from blockaudit.trace.run import Make, Observer, Pass
+from blockaudit.trace.results import Fields, casts, explained, first_divergence, ordered, worst
+from blockaudit.trace.run import Make, Pass
 from blockaudit.trace.running import Runnable
 from blockaudit.trace.search import Clues
 from blockaudit.trace.weights import Weights
@@ -74,89 +79,149 @@ def run(
 ) -> Outcome:
     """Compare a candidate with the reference, in float32 to localise and in the release dtype to judge.
 
-    Raises RequestError where it cannot be run at all.
+    Raises RequestError where it cannot be run at all. What the candidate's own code raises, and a rank that is lost,
+    ends the run: what was compared until then is told, and why there is no more.
     """
     check(asked.trace_out)
-    device = device_of(asked.device)
-    release = dtype_of(asked.dtype, checkpoint)
-    policy = asked.policy or tolerance.load(None)
-    weights = Weights(checkpoint, device)
-    depth, reason = _depth(bound)
-    results: list[SiteResult] = []
-    candidates: list[Runnable] = []
-    making = Candidates(checkpoint, config, bound, asked, device, weights, depth == "full")
-    others = None if asked.reference == "decoder" else Others(making, asked.reference)
-    unwritten = ""
-    diagnosers: list[Diagnoser] = []
-    measured: dict[tuple[str, int | None], list[Solved]] = {}
-    beside = Beside(policy is not tolerance.DEFAULT, asked.algebra, asked.repro, progress)
-    judged: list[SiteResult] = []
-    try:
-        batches = making.batches(batches_of(asked, bound, config))
-        if others is not None:
-            batches = others.batches(batches, asked.tokens is not None or making.file is not None)
-        for one in making.each(release, batches[0]):
-            candidates.append(one)
-            judge = Judge(one.dtype if others is None else others.judged_in(one), policy)
-            make = _maker(weights, one.dtype, device, depth)
-            modes = making.modes(asked.modes, one.recorded)
-            if others is None:
-                work = Pass(one, bound, weights, judge, modes, make, asked.layers)
-            else:
-                work = others.watch(one, judge, others.modes(modes), make, release)
-            measurer = Measurer(work, len(candidates) > 1)
-            before = [(f.edit, f.layer) for d in diagnosers for f in d.found]
-            diagnoser = Diagnoser(work, Clues(_held(one, bound, weights), measurer.solved, before))
-            noted, short = beside.watch(work, (measured, measurer.solved), last=one.recorded or one.dtype == release)
-            observers: list[Observer] = [measurer.look, diagnoser.layer, *noted]
-            for i, inputs in enumerate(batches if _masked(one) else batches[:1]):
-                writes = i == 0 and asked.trace_out is not None and (one.recorded or one.dtype == release)
-                with torch.no_grad(), _recorder(asked, one, inputs, writes) as recorder:
-                    every = [*observers, *([recorder.look] if recorder else [])]
-                    work.batch(inputs, every if i == 0 else [diagnoser.layer, *short], probe=i == 0)
-                unwritten = recorder.fault if recorder else unwritten
-            judged += judge.results
-            results += _worst(judge.results)
-            diagnosers.append(diagnoser)
-            measured = _casts(measured, measurer.solved) if len(candidates) > 1 else measurer.solved
-    finally:
-        weights.close()
-        making.close()
-        if others is not None:
-            others.close()
-    last = candidates[-1]
-    absent = last.absent(batches[0]) if isinstance(last, Recorded) else []
-    strange = last.strange(batches[0]) if isinstance(last, Recorded) else []
-    results.sort(key=lambda r: (r.dtype != "float32", MODES.index(r.mode), order(r.site)))
-    diagnosis = diagnosed(f for d in diagnosers for f in d.found)
-    conformance = Conformance(
-        device=str(device),
-        depth="full" if others is not None else depth,
-        dtype=NAMES[last.dtype],
-        mode=asked.mode,
-        batch=batches[0]["input_ids"].shape[0],
-        seq_len=batches[0]["input_ids"].shape[1],
-        seed=asked.seed,
-        candidate=candidates[0].label,
-        sites=tuple(results),
-        first=first_divergence(results),
-        identified=tuple(merged(measured, bound.fields)),
-        diagnosis=tuple(diagnosis),
-        explained=_explained(diagnosers, results),
-        missing=tuple(dict.fromkeys([*absent, *(s for d in diagnosers for s in d.missing)])),
-        unexpected=tuple(dict.fromkeys([*(s for d in diagnosers for s in d.unexpected), *strange])),
-        silent=(*making.silent(asked.modes, last.recorded), *(others.silent(asked.modes) if others else ())),
-        recorded=last.recorded,
-        touched=tuple(sorted({name for c in candidates if isinstance(c, Candidate) for name in c.model.touched})),
-        depth_reason=others.told if others is not None else reason,
-        policy=tolerance.described(policy),
-        layers=f"{asked.layers.start}:{asked.layers.stop}" if asked.layers is not None else "",
-    )
-    conformance, unsaved = beside.settle(
-        conformance, asked.modes, judged, checkpoint.source, stacks=[s.name for s in bound.spans if not s.ignored],
-        unread=_unread(last), padding=_unpadded(asked, last),
-    )  # fmt: skip
-    return Outcome(conformance, tuple(candidates), bound, unwritten or unsaved)
+    with shared() as share, _Conductor(checkpoint, config, bound, asked, progress, share) as work:
+        try:
+            work.passes()
+        except (RecordingError, CandidateRaised) as error:
+            work.failure = f"the candidate raised: {error}"
+            share.leave(work.failure)
+        except RankLostError as error:
+            work.unfinished = str(error)
+        return work.outcome()
+
+
+class _Conductor:
+    """One run: its passes, and what they found."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, config: dict[str, Any], bound: BoundManifest, asked: Request,
+        progress: Progress | None, share: Share,
+    ) -> None:  # fmt: skip
+        self.checkpoint, self.bound, self.asked, self.share = checkpoint, bound, asked, share
+        self.device = share.device(device_of(asked.device))
+        self.release = dtype_of(asked.dtype, checkpoint)
+        self.policy = asked.policy or tolerance.load(None)
+        self.weights = Weights(checkpoint, self.device)
+        self.reason = FullReference.refusal(bound)
+        self.depth: Depth = "wrapper" if self.reason else "full"
+        self.making = Candidates(checkpoint, config, bound, asked, self.device, self.weights, self.depth == "full")
+        self.others = None if asked.reference == "decoder" else Others(self.making, asked.reference)
+        self.beside = Beside(self.policy is not tolerance.DEFAULT, asked.algebra, asked.repro, progress)
+        self.batches: Sequence[Inputs] = batches_of(asked, bound, config)
+        self.candidates: list[Runnable] = []
+        self.diagnosers: list[Diagnoser] = []
+        self.judged: list[SiteResult] = []
+        self.results: list[SiteResult] = []
+        self.measured: Fields = {}
+        self.unwritten = self.failure = self.unfinished = ""
+
+    def __enter__(self) -> _Conductor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.weights.close()
+        self.making.close()
+        if self.others is not None:
+            self.others.close()
+
+    def passes(self) -> None:
+        """The candidate in every dtype that is judged."""
+        self.batches = self.making.batches(list(self.batches))
+        if self.others is not None:
+            given = self.asked.tokens is not None or self.making.file is not None
+            self.batches = self.others.batches(list(self.batches), given)
+        for one in self.making.each(self.release, self.batches[0]):
+            self.candidates.append(one)
+            self._pass(one)
+
+    def _pass(self, one: Runnable) -> None:
+        work = self._work(one)
+        work.share = self.share
+        measurer = Measurer(work, len(self.candidates) > 1)
+        before = [(f.edit, f.layer) for d in self.diagnosers for f in d.found]
+        diagnoser = Diagnoser(work, Clues(_held(one, self.bound, self.weights), measurer.solved, before))
+        last = one.recorded or one.dtype == self.release
+        watch = self.beside.watch(work, (self.measured, measurer.solved), last)
+        self.diagnosers.append(diagnoser)
+        try:
+            for i, inputs in enumerate(self.batches if _masked(one) else self.batches[:1]):
+                writes = i == 0 and last and self.share.rank == 0
+                with torch.no_grad(), _recorder(self.asked, one, inputs, writes) as recorder:
+                    wrote = [recorder.look] if recorder else []
+                    if i == 0:
+                        own = [measurer.look, diagnoser.layer, *watch.main_own]
+                        work.batch(inputs, [*watch.main, *wrote], own, probe=True)
+                    else:
+                        work.batch(inputs, watch.short, [diagnoser.layer, *watch.short_own])
+                self.unwritten = recorder.fault if recorder else self.unwritten
+            gather(self.share, work.judge, measurer, diagnoser, watch)
+        finally:
+            self.judged += work.judge.results
+            self.results += worst(work.judge.results)
+            several = len(self.candidates) > 1
+            self.measured = casts(self.measured, measurer.solved) if several else measurer.solved
+
+    def _work(self, one: Runnable) -> Pass:
+        make = _maker(self.weights, one.dtype, self.device, self.depth)
+        modes = self.making.modes(self.asked.modes, one.recorded)
+        if self.others is None:
+            judge = Judge(one.dtype, self.policy)
+            return Pass(one, self.bound, self.weights, judge, modes, make, self.asked.layers)
+        judge = Judge(self.others.judged_in(one), self.policy)
+        return self.others.watch(one, judge, self.others.modes(modes), make, self.release)
+
+    def outcome(self) -> Outcome:
+        """Everything that was found."""
+        bound, asked, others = self.bound, self.asked, self.others
+        last = self.candidates[-1] if self.candidates else None
+        whole = last if isinstance(last, Recorded) else None
+        tokens = self.batches[0]["input_ids"]
+        results = ordered(self.results)
+        missing = [*(whole.absent(self.batches[0]) if whole else []), *(s for d in self.diagnosers for s in d.missing)]
+        strange = [
+            *(s for d in self.diagnosers for s in d.unexpected),
+            *(whole.strange(self.batches[0]) if whole else []),
+        ]
+        recorded = last is not None and last.recorded
+        touched = {name for c in self.candidates if isinstance(c, Candidate) for name in c.model.touched}
+        places = {name: i for i, name in enumerate(bound.fields)}
+        identified = merged(self.measured, bound.fields)
+        found = Conformance(
+            device=str(self.device),
+            depth="full" if others is not None else self.depth,
+            dtype=NAMES[last.dtype if last is not None else self.release],
+            mode=asked.mode,
+            batch=tokens.shape[0],
+            seq_len=tokens.shape[1],
+            seed=asked.seed,
+            candidate=self.candidates[0].label if self.candidates else asked.candidate,
+            sites=tuple(results),
+            first=first_divergence(results),
+            identified=tuple(sorted(identified, key=lambda i: places.get(i.field, len(places)))),
+            diagnosis=tuple(diagnosed(f for d in self.diagnosers for f in d.found)),
+            explained=explained(self.diagnosers, results),
+            missing=tuple(sorted(dict.fromkeys(missing), key=order)),
+            unexpected=tuple(dict.fromkeys(strange)),
+            silent=(*self.making.silent(asked.modes, recorded), *(others.silent(asked.modes) if others else ())),
+            recorded=recorded,
+            touched=tuple(sorted(touched)),
+            depth_reason=others.told if others is not None else self.reason,
+            policy=tolerance.described(self.policy),
+            layers=f"{asked.layers.start}:{asked.layers.stop}" if asked.layers is not None else "",
+            failure=self.failure,
+            unfinished=self.unfinished,
+        )
+        if last is None:
+            return Outcome(found, (), bound, self.unwritten)
+        found, unsaved = self.beside.settle(
+            found, asked.modes, self.judged, self.checkpoint.source,
+            stacks=[s.name for s in bound.spans if not s.ignored], unread=_unread(last), padding=_unpadded(asked, last),
+        )  # fmt: skip
+        return Outcome(found, tuple(self.candidates), bound, self.unwritten or unsaved)
 
 
 def _masked(one: Runnable) -> bool:
@@ -193,32 +258,6 @@ def _recorder(asked: Request, one: Runnable, inputs: Inputs, writes: bool) -> Ge
     recorder.commit()
 
 
-def _explained(diagnosers: Sequence[Diagnoser], results: Sequence[SiteResult]) -> bool | None:
-    """Whether edits explain all that fails; None where nothing does."""
-    if all(r.passed is not False for r in results):
-        return None
-    return any(f.group for d in diagnosers for f in d.found) and not any(d.unexplained for d in diagnosers)
-
-
-def first_divergence(results: Sequence[SiteResult]) -> SiteResult | None:
-    """The first failing site as executed: where nothing accumulates first, and in float32 before the release dtype."""
-    failed = [r for r in results if r.passed is False]
-    return min(failed, key=lambda r: (MODES.index(r.mode), r.dtype != "float32", order(r.site)), default=None)
-
-
-def _worst(results: Sequence[SiteResult]) -> Iterator[SiteResult]:
-    """One row a site and mode: the worst of its batches and probes."""
-    groups: dict[tuple[str, Mode], list[SiteResult]] = {}
-    for result in results:
-        groups.setdefault((result.site, result.mode), []).append(result)
-
-    def strain(r: SiteResult) -> tuple[bool, float]:
-        return r.passed is False, r.observed / r.tolerance if r.tolerance else r.observed
-
-    for rows in groups.values():
-        yield max(rows, key=strain)
-
-
 def _held(one: Runnable, bound: BoundManifest, weights: Weights) -> Held | None:
     """The parameters of a candidate whose operators are run."""
     if not isinstance(one, Candidate):
@@ -226,22 +265,7 @@ def _held(one: Runnable, bound: BoundManifest, weights: Weights) -> Held | None:
     return Held(bound, weights, one.dtype, one.model.weight, one.recording.constants)
 
 
-def _casts(
-    before: dict[tuple[str, int | None], list[Solved]], low: dict[tuple[str, int | None], list[Solved]]
-) -> dict[tuple[str, int | None], list[Solved]]:
-    """Fields solved in float32, with those that only a low dtype shows put in their place."""
-    return {key: [s for s in before.get(key, []) if s.field not in CASTS] + found for key, found in low.items()}
-
-
 def _maker(weights: Weights, held: torch.dtype, device: torch.device, depth: Depth) -> Make:
     if depth == "wrapper":
         return lambda bound, dtype, run: Wrapper(run)
     return lambda bound, dtype, run: Full(bound, weights.source(held, dtype), dtype, device)
-
-
-def _depth(bound: BoundManifest) -> tuple[Depth, str]:
-    """How deep the reference is, and why it is no full one."""
-    from blockaudit.reference.decoder import FullReference
-
-    reason = FullReference.refusal(bound)
-    return ("wrapper" if reason else "full"), reason

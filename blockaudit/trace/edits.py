@@ -141,10 +141,16 @@ def _norms(block: Block, layer: Layer, held: Held, casts: bool) -> Iterator[Edit
         yield from (_invented(part, site, norm) for site, norm in new.items())
         for site, norm in found.items():
             if site in part.norms:
-                for name, declared, value, change in differences(
-                    part.norms[site], norm.spec, norm.weight, norm.bias, casts
-                ):
-                    yield Edit(f"{part.norms[site].field}.{name}", declared, value, at_norm(part.name, site, change))
+                own = part.norms[site]
+                for name, declared, value, change in differences(own, norm.spec, norm.weight, norm.bias, casts):
+                    if name == "module":
+                        declared, value = _by_layer(layer.number, declared), _by_layer(layer.number, value)
+                    yield Edit(f"{own.field}.{name}", declared, value, at_norm(part.name, site, change))
+
+
+def _by_layer(number: int, module: str) -> str:
+    """A module as every layer has it: `model.layers.{l}.mlp.norm`; one of another layer keeps its number."""
+    return module.replace(f".{number}.", ".{l}.", 1)
 
 
 def _reads(step: Step, part: BranchPlan) -> str:

@@ -89,6 +89,11 @@ class Judge:
         pending = compare.difference(candidate[:0], candidate[:0], dtype=self.dtype)
         self._waiting.append(_Waiting(site, mode, pending, None, (), False, None, False))
 
+    def forget(self, count: int) -> None:
+        """Drop the last results: they are another rank's to tell."""
+        if count:
+            del self.results[-count:]
+
     def settle(self) -> list[SiteResult]:
         """Everything that was added since, judged, with one transfer from the device."""
         every = [p for w in self._waiting for p in (w.pending, w.floor, *w.spread) if p is not None]

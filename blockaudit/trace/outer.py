@@ -79,6 +79,9 @@ def _end(judge: Judge, scene: Scene, stack: str, sites: Sites, free: Free, modes
 
 
 def _head(judge: Judge, scene: Scene, sites: Sites, free: Free, modes: frozenset[Mode]) -> None:
+    if not scene.run.stacks:
+        judge.nothing("logits", "local", sites["logits"])
+        return
     stack = scene.run.stacks[-1]
     logits, valid = sites["logits"], scene.valid(stack)
     site = assembly.norm_site(scene.bound, f"{stack}.final_norm")
@@ -98,7 +101,7 @@ def _head(judge: Judge, scene: Scene, sites: Sites, free: Free, modes: frozenset
 
 
 def head_input(scene: Scene, sites: Sites, site: NormSite | None) -> Tensor | None:
-    """What the head should read: the candidate's final state; where it lacks the final norm `site`, ours of its last."""
+    """What the head should read: the candidate's final state; where it lacks the final norm `site`, ours."""
     stack = scene.run.stacks[-1]
     given = scene.run.outputs.get(stack)
     if given is None or site is None or f"{scene.prefix(stack)}final_norm" in sites:

@@ -12,13 +12,15 @@ import os
 import pickle
 import signal
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
+
+from blockaudit.errors import told
 
 # How often the store is looked at, in seconds.
 _EVERY = 0.05
@@ -43,14 +45,21 @@ class Share:
         """Whether a layer is this rank's; what lies between layers is the first rank's."""
         return self.rank == (0 if layer is None else layer % self.world)
 
-    def layers(self, rank: int, count: int) -> list[int]:
-        """The layers of a rank."""
-        return list(range(rank, count, self.world))
+    def device(self, asked: torch.device) -> torch.device:
+        """Of several GPUs each rank takes its own."""
+        if self.world == 1 or asked.type != "cuda":
+            return asked
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", self.rank)) % torch.cuda.device_count())
 
     def check(self) -> None:
         """Raises RankLostError where the launcher has told this process to stop, as it does when another one dies."""
         if self.stopped:
             raise RankLostError("the launcher stopped the run: another rank is gone")
+
+    def leave(self, reason: str) -> None:
+        """Tell the others that this rank compares no more."""
+        if self.world > 1:
+            self.store.set(f"blockaudit/gone/{self.rank}", reason)
 
     def exchange(self, found: Any) -> list[Any]:
         """What every rank found, by rank. Raises RankLostError for one that never comes."""
@@ -63,7 +72,10 @@ class Share:
 
     def _get(self, name: str, rank: int) -> bytes:
         begun = time.monotonic()
+        gone = f"blockaudit/gone/{rank}"
         while not self.store.check([name]):
+            if self.store.check([gone]):
+                raise RankLostError(f"rank {rank} of {self.world}: {self.store.get(gone).decode()}")
             if self.stopped or time.monotonic() - begun > self.patience:
                 raise RankLostError(f"rank {rank} of {self.world} is gone: what it compared is missing")
             time.sleep(_EVERY)
@@ -77,7 +89,7 @@ def shared() -> Generator[Share]:
     if world < 2 or "RANK" not in os.environ:
         yield Share()
         return
-    store, rank, world = next(iter(torch.distributed.rendezvous("env://", timeout=timedelta(minutes=5))))
+    store, rank, world = _rendezvous()
     share = Share(int(rank), int(world), store)
 
     def stop(_number: int, _frame: Any) -> None:
@@ -86,10 +98,16 @@ def shared() -> Generator[Share]:
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield share
+    except BaseException as error:
+        share.leave(told(error))
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def rank() -> int:
-    """The rank of this process, 0 where there is one alone."""
-    return int(os.environ.get("RANK", "0")) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else 0
+def _rendezvous() -> tuple[Any, int, int]:
+    """Torchrun's store, the rank of this process and how many there are."""
+    from torch.distributed.rendezvous import rendezvous  # pyright: ignore[reportUnknownVariableType] - untyped upstream
+
+    call = cast("Callable[..., Iterator[tuple[Any, int, int]]]", rendezvous)
+    return next(call("env://", timeout=timedelta(minutes=5)))

@@ -38,6 +38,13 @@ class Finder:
             self.case = found
 
 
+    def take(self, case: Case | None, uncut: list[str]) -> None:
+        """What another rank kept, where it comes earlier."""
+        self.uncut += uncut
+        if case is not None and (self.case is None or _rank(case.result) < _rank(self.case.result)):
+            self.case = case
+
+
 def _rank(r: SiteResult) -> tuple[object, float]:
     """The first site as executed; of one site the worst."""
     return order(r.site), -(r.observed / r.tolerance if r.tolerance else r.observed)

@@ -273,6 +273,7 @@ def test_the_class_as_reference(folder: Path) -> None:
     assert run.first.site == "layers.1.self_attention.norm_in"
     assert (run.depth, run.depth_reason.partition(",")[0]) == ("full", "LlamaForCausalLM")
     assert any(said.startswith("local: a reference that is a class") for said in run.silent)
+    assert run.explained is None
     clean = conform(folder / "llama", reference="hf", dtype="bfloat16")
     assert (clean.verdict, failing(clean)) == ("accepted", [])
 

@@ -141,7 +141,8 @@ def product(rows: Rows, affine: Affine, how: Rounds, slack: float = 1.0) -> Inte
     found = cell((y, y), rows.dtype)
     # A product, a gain made of a sum, and the sum with the bias: one rounding each; narrowed rows and weights too.
     narrowed = 2 * (rows.dtype == torch.float64 and how.work != torch.float64)
-    found = widen(found, u * (2 + narrowed + bool(affine.offset)) * (y.abs() + 2 * bias.abs()))
+    count = noise(torch.float32 if how.work in NARROW else how.work) * (2 + narrowed + bool(affine.offset))
+    found = widen(found, count * (slack * y.abs() + 2 * (slack or 1.0) * bias.abs()))
     if affine.bias:
         found = (found[0] - bias, found[1] - bias)
         if how.before and not how.fused and gain is not None:
@@ -160,9 +161,12 @@ def _size(found: Interval) -> Tensor:
 
 
 def reciprocals(rows: Rows, center: bool, affine: Affine, how: Rounds, slack: float = 1.0) -> Interval:
-    """Per row, the r that explain all of its elements: [N], float64; low > high where none does."""
+    """Per row, the r that explain all of its elements: [N], float64; low > high where none does.
+
+    A `slack` of 0 leaves the elements no error of their own; those of the mean and of adding a bias stay.
+    """
     z, doubt = rows.centred(how.work) if center else (rows.wide, 0.0)
-    low, high = factor(product(rows, affine, how, slack), z, slack * doubt)
+    low, high = factor(product(rows, affine, how, slack), z, (slack or 1.0) * doubt)
     return low.amax(-1), high.amin(-1)
 
 
