@@ -276,7 +276,8 @@ def local(
             found[f"{name}.norm_in"] = norm(part.norms["norm_in"], source)
             inside = at(f"{name}.norm_in")
         if not terms:
-            found[f"{name}.residual"] = part.shortcut_scale * (inside if plan.normalised_shortcut or part.normalised else x)
+            shortcut = inside if plan.normalised_shortcut or part.normalised else x
+            found[f"{name}.residual"] = part.shortcut_scale * shortcut
             terms.append(at(f"{name}.residual"))
         if branch is not None:
             found[f"{name}.branch"] = branch(name, inside)

@@ -145,10 +145,10 @@ class Engine:
                 yield from ((n, found) for n in (node, *turned))
 
     def _by_parts(self, node: Node, matrix: Matrix, values: Mapping[Node, Any]) -> torch.Tensor:
-        call: Any = node.target
-        given: list[Any] = [values[cast("Node", a)] for a in node.args if a not in self._parted]
         if op(node) == "embedding":
-            return matrix.rows(given[0])
+            return matrix.rows(values[cast("Node", node.args[1])])
+        call: Any = node.target
+        given: list[Any] = [values[a] for a in node.all_input_nodes if a not in self._parted]
         if op(node) == "mm":
             return torch.cat([call(given[0], block.t()) for block in matrix.blocks()], -1)
         bias, x = given

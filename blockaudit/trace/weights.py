@@ -81,11 +81,14 @@ class Weights:
             value = self._stored(key)[ids]
             return _cast(value, _steps(value.dtype, dtypes))
         count, *rest = self.shape(key)
-        wanted, places = ids.unique(return_inverse=True)
-        if wanted.numel() and not 0 <= int(wanted[0]) <= int(wanted[-1]) < count:
-            raise IndexError(f"{key}: row {int(wanted[-1])} of {count}")
+        unique: Any = torch.unique  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        distinct: Any = unique(ids, return_inverse=True)
+        places: Tensor = distinct[1]
+        wanted: list[int] = distinct[0].tolist()
+        if wanted and not 0 <= wanted[0] <= wanted[-1] < count:
+            raise IndexError(f"{key}: row {wanted[-1]} of {count}")
         value = self._empty(key, (len(wanted), *rest))
-        for i, row in enumerate(wanted.tolist()):
+        for i, row in enumerate(wanted):
             self._fill(key, value[i : i + 1], row)
         value = value.to(self.device, non_blocking=True)
         return _cast(value, _steps(value.dtype, dtypes))[places]
@@ -188,9 +191,9 @@ class Weights:
         if room.numel() == 0:
             return
         start = row * room[0].nbytes if room.dim() else 0
-        view = memoryview(room.reshape(-1).view(torch.uint8).numpy())
+        bytes_: Any = room.reshape(-1).view(torch.uint8).numpy()
         with self._files:
-            read = read_into(self.checkpoint, key, start, view)
+            read = read_into(self.checkpoint, key, start, bytes_.data)
         if read != room.nbytes:
             name = self.checkpoint.owner[key].name
             raise RequestError(f"{name}: {key}: {room.nbytes} bytes expected, {read} could be read")

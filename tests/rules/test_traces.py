@@ -84,6 +84,12 @@ FIRES: dict[str, tuple[str, Conformance, str, list[str]]] = {
         "site-missing", runs.run(failure="the candidate raised ValueError", missing=("final_norm", "logits")), "run",
         ["ended early: the candidate raised ValueError, and 2 sites were not reached"],
     ),
+    "an input was written into": (
+        "inputs-changed", runs.run(touched=("input_ids",)), "input_ids", ["the candidate changed input_ids"],
+    ),
+    "a rank is gone": (
+        "site-missing", runs.run(unfinished="rank 1 of 2 is gone"), "run", ["not every layer was compared: rank 1"],
+    ),
     "a recorded trace lacks a site": (
         "site-missing", runs.run(recorded=True, missing=("embed",)), "embed", ["no such value"],
     ),
@@ -112,7 +118,7 @@ def test_one_finding_of_one_rule(rule: str, run: Conformance, subject: str, says
     assert (finding.name, finding.subject) == (rule, subject)
     for part in says:
         assert part in f"{finding.message} | {finding.evidence}"
-    mild = rule == "probe-insufficient" or run.recorded
+    mild = rule == "probe-insufficient" or run.recorded or bool(run.unfinished)
     assert finding.severity == ("warning" if mild else "error")
     assert registry.leaves_unverified([finding]) == (rule in ("probe-insufficient", "site-missing"))
 
@@ -125,6 +131,7 @@ NEAR: dict[str, tuple[str, Conformance | None]] = {
     "nothing but finite numbers": ("trace-non-finite", CLEAN),
     "a site that the manifest does not know": ("site-missing", runs.run(unexpected=("layers.0.mlp.gate",))),
     "every site is there": ("site-missing", CLEAN),
+    "no input was written into": ("inputs-changed", CLEAN),
     "every epsilon is told": ("probe-insufficient", CLEAN),
     "another field is unknown": (
         "probe-insufficient", runs.run(identified=(unknown(field=f"{NORM}.variance_correction", declared=0),)),
