@@ -109,10 +109,7 @@ class Run:
         layer = segment.layer
         region = self.engine.nodes[segment.begin : segment.end]
         outside = {n: self._values[n] for n in self.engine.outside(region) if n in self._values}
-        if layer is None:
-            keep = {*segment.sites.values(), *self._read_by(segment)}
-        else:
-            keep = self._wanted(layer)
+        keep = self._wanted(layer) if layer is not None else {*segment.sites.values(), *self._read_by(segment)}
         made = self.engine.run(segment.begin, segment.end, self._values, keep)
         self._known = outside | made
         if layer is not None:

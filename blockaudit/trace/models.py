@@ -91,7 +91,10 @@ def own(made: torch.nn.Module, label: str, dtype: torch.dtype, device: torch.dev
         touched.update(name for name, value in given.items() if not torch.equal(value, inputs[name]))
         return found
 
-    return Model(label, dtype, recorded, lambda n: held[n].to(device), lambda n: None, _takes(made), False, touched=touched)
+    takes = _takes(made)
+    return Model(
+        label, dtype, recorded, lambda n: held[n].to(device), lambda n: None, takes, False, touched=touched
+    )  # fmt: skip
 
 
 def _transformers() -> Any:

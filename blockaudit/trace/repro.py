@@ -37,7 +37,6 @@ class Finder:
         else:
             self.case = found
 
-
     def take(self, case: Case | None, uncut: list[str]) -> None:
         """What another rank kept, where it comes earlier."""
         self.uncut += uncut

@@ -23,7 +23,7 @@ from blockaudit.trace import models, weights
 from blockaudit.trace.weights import Weights
 
 CPU = torch.device("cpu")
-SHAPE = Shape(layers=5, d_model=64, d_ff=96, heads=4, vocab=160)
+SHAPE = Shape(layers=3, d_model=64, d_ff=96, heads=4, vocab=160)
 EMBED, HEAD, DOWN = "model.embed_tokens.weight", "lm_head.weight", "model.layers.1.mlp.down_proj.weight"
 
 
@@ -45,10 +45,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Matrices of this test are large: embedding and head are read in parts, others widened in parts."""
     monkeypatch.setattr(weights, "LARGE", 160 * 64 - 1)
     monkeypatch.setattr(weights, "PART", 4096)
-
-
-def conform(folder: Path, **asked: Any) -> Any:
-    return pipeline.conform(str(folder), batch=2, seq_len=8, device="cpu", **asked)
 
 
 def test_tensors_are_what_the_file_holds(folder: Path, held: Weights) -> None:
@@ -91,61 +87,33 @@ def test_a_file_that_ends_early_is_told(tmp_path: Path) -> None:
     close_files()
 
 
-@pytest.mark.usefixtures("small")
-def test_embedding_and_head_are_never_held(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, fetched = Weights._fetched, list[str]()
+def test_what_a_run_reads_holds_and_records(folder: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every mode, in float32 and in bfloat16, on the batch and on padded rows."""
+    fetch, stored, record = Weights._fetched, Weights._stored, models.live.record_model
+    fetched, shapes, held = list[str](), list[tuple[int, ...]](), list[int]()
 
-    def watched(self: Weights, key: str) -> Any:
+    def fetching(self: Weights, key: str) -> Any:
         fetched.append(key)
-        return own(self, key)
+        return fetch(self, key)
 
-    monkeypatch.setattr(Weights, "_fetched", watched)
-    report = conform(folder)
-    assert report.verdict == "accepted"
-    assert {EMBED, HEAD}.isdisjoint(fetched)
-    assert DOWN in fetched
-
-
-@pytest.mark.parametrize("mode", ["local", "layer", "end-to-end", "all"])
-def test_two_layers_are_held_at_most(folder: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, most = Weights._stored, 0
-
-    def watched(self: Weights, key: str) -> torch.Tensor:
-        nonlocal most
-        value = own(self, key)
-        ahead = [k for k in self._ahead if "layers" in k]
-        sizes = [self.checkpoint.tensors[k].nbytes for k in {*ahead, *(k for k in self._held if "layers" in k)}]
-        most = max(most, sum(sizes))
+    def storing(self: Weights, key: str) -> torch.Tensor:
+        value = stored(self, key)
+        layers = {k for k in (*self._ahead, *self._held) if "layers" in k}
+        held.append(sum(self.checkpoint.tensors[k].nbytes for k in layers))
         return value
 
-    monkeypatch.setattr(Weights, "_stored", watched)
-    assert conform(folder, mode=mode).verdict == "accepted"
-    assert SHAPE.layer_bytes < most <= 2 * SHAPE.layer_bytes
-
-
-def test_a_layer_is_read_once_a_batch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, fetched = Weights._fetched, list[str]()
-
-    def watched(self: Weights, key: str) -> Any:
-        fetched.append(key)
-        return own(self, key)
-
-    monkeypatch.setattr(Weights, "_fetched", watched)
-    conform(folder)
-    # float32 and bfloat16, the batch and the padded rows.
-    assert fetched.count(DOWN) == 4
-
-
-def test_operators_are_recorded_once_a_shape(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, shapes = models.live.record_model, list[tuple[int, ...]]()
-
-    def watched(model: Any, inputs: models.Inputs, version: str = "") -> Any:
+    def recording(model: Any, inputs: models.Inputs, version: str = "") -> Any:
         shapes.append(tuple(inputs["input_ids"].shape))
-        return own(model, inputs, version)
+        return record(model, inputs, version)
 
-    monkeypatch.setattr(models.live, "record_model", watched)
-    conform(folder)
-    assert sorted(shapes) == [(2, 7), (2, 7), (2, 8), (2, 8)]
+    monkeypatch.setattr(Weights, "_fetched", fetching)
+    monkeypatch.setattr(Weights, "_stored", storing)
+    monkeypatch.setattr(models.live, "record_model", recording)
+    assert pipeline.conform(str(folder), batch=2, seq_len=8, device="cpu").verdict == "accepted"
+    assert {EMBED, HEAD}.isdisjoint(fetched), "a large table was read whole"
+    assert fetched.count(DOWN) == 4, "once a dtype and batch"
+    assert SHAPE.layer_bytes < max(held) <= 2 * SHAPE.layer_bytes
+    assert sorted(shapes) == [(2, 7), (2, 7), (2, 8), (2, 8)], "once a dtype and shape"
 
 
 @pytest.mark.gpu
