@@ -24,9 +24,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors import torch as safetensors
 from torch import Tensor
-from transformers.model_debugging_utils import model_addition_debugger_context
+from transformers import model_debugging_utils
 
 from benchmarks.conform_large import Shape, write
 from blockaudit.checkpoint.source import open_checkpoint
@@ -107,8 +107,10 @@ def _timed(call: Call) -> tuple[float, float]:
 def _alone(source: Path, dtype: torch.dtype, inputs: dict[str, Tensor], folder: Path) -> dict[str, Call]:
     """The two forward passes, and what others have to look inside the first."""
     llama: Any = transformers.LlamaForCausalLM
+    load: Any = safetensors
+    debugger: Any = model_debugging_utils
     model = llama.from_pretrained(source, dtype=dtype, attn_implementation="eager").eval()
-    held = {k: v.float() for k, v in load_file(source / "model.safetensors").items()}
+    held = {k: v.float() for k, v in load.load_file(source / "model.safetensors").items()}
     reference = FullReference(_bound(source), held.__getitem__, torch.float32)
 
     def forward() -> Any:
@@ -117,17 +119,21 @@ def _alone(source: Path, dtype: torch.dtype, inputs: dict[str, Tensor], folder: 
     def hooked() -> int:
         """Bare hooks: the output of every module is kept."""
         kept: dict[str, Any] = {}
-        handles = [
-            module.register_forward_hook(lambda _module, _given, output, name=name: kept.update({name: output}))
-            for name, module in model.named_modules()
-        ]
+
+        def keeping(name: str) -> Callable[[Any, Any, Any], None]:
+            return lambda _module, _given, output: kept.update({name: output})
+
+        handles = [module.register_forward_hook(keeping(name)) for name, module in model.named_modules()]
         forward()
         for handle in handles:
             handle.remove()
         return len(kept)
 
     def debugged() -> None:
-        with TemporaryDirectory(dir=folder) as at, model_addition_debugger_context(model, at, do_prune_layers=False):
+        with (
+            TemporaryDirectory(dir=folder) as at,
+            debugger.model_addition_debugger_context(model, at, do_prune_layers=False),
+        ):
             forward()
 
     return {

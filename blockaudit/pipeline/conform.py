@@ -129,7 +129,17 @@ def prepared(
         raise RequestError(
             f"{checkpoint.source}: no config.json: there is no class to build and no epsilon to hold it to"
         )
-    return choice, audit, loaded, audit.config
+    return choice, audit, loaded, _named(audit.config, audit, loaded)
+
+
+def _named(config: dict[str, Any], audit: Audit, loaded: LoadedManifest | None) -> dict[str, Any]:
+    """config.json with the class that is run named: where it names none, it is the one that the manifest is of."""
+    if loaded is None or audit.reconciled is None or config.get("model_type"):
+        return config
+    match = loaded.manifest.match
+    named = audit.reconciled.declared.class_name or match.base_class
+    types = {"model_type": match.model_types[0]} if match.model_types else {}
+    return {**config, **types, **({"architectures": [named]} if named else {})}
 
 
 def hinders(finding: Finding) -> bool:

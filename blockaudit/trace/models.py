@@ -199,4 +199,4 @@ def _takes(module: torch.nn.Module) -> frozenset[str]:
 
     takes = inspect.signature(module.forward).parameters
     free = any(p.kind is p.VAR_KEYWORD for p in takes.values())
-    return frozenset(takes) | ({"attention_mask"} if free else frozenset())
+    return frozenset(takes) | frozenset({"attention_mask"} if free else ())
