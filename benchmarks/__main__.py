@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.results import GRAPH_MEGABYTES, GRAPH_RATIO, Row, document, table
+from benchmarks.results import GRAPH_MEGABYTES, GRAPH_RATIO, Cost, Row, costs, document, table
 from benchmarks.timing import ROOT, ROUNDS, Runs, ratio, side_by_side
 
 HERE = ROOT / "benchmarks"
@@ -30,9 +31,18 @@ def main() -> int:
             return 1
         rows = [*_large("DeepSeek-V3", at / "deepseek"), *_large("LLaMA-3-70B", at / "llama"), *_small()]
         rows += _graph("LLaMA-3-70B", at / "llama", at / "cache")
-    print(table(rows))
-    (HERE / "RESULTS.md").write_text(document(rows, check.stdout.splitlines(), ROUNDS))
-    return 0 if all(row.kept for row in rows) else 1
+    compared = _conform()
+    print(table(rows), costs(compared), sep="\n\n")
+    (HERE / "RESULTS.md").write_text(document(rows, compared, check.stdout.splitlines(), ROUNDS))
+    return 0 if all(row.kept for row in (*rows, *compared)) else 1
+
+
+def _conform() -> list[Cost]:
+    """What comparing costs. In a process of its own, which alone imports torch."""
+    run = subprocess.run([sys.executable, "-m", "benchmarks.conform"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if not run.stdout:
+        raise SystemExit(f"benchmarks.conform: exit {run.returncode}")
+    return [Cost(**row) for row in json.loads(run.stdout.splitlines()[-1])]
 
 
 def _inspect(source: str, form: str) -> list[str]:

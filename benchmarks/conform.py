@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -29,6 +29,7 @@ from torch import Tensor
 from transformers import model_debugging_utils
 
 from benchmarks.conform_large import Shape, write
+from benchmarks.results import Cost, costs
 from blockaudit.checkpoint.source import open_checkpoint
 from blockaudit.cli.main import run as command
 from blockaudit.manifest.library import Choice, choose
@@ -48,25 +49,6 @@ BATCH, LENGTH = 4, 256
 LARGEST_RATIO = 1.3
 BOUNDED = "end-to-end, every site"
 Call = Callable[[], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """One row: median seconds by the clock and of the processor; the median ratio of the latter to both forward passes.
-
-    The passes of the same round, where it has several.
-    """
-
-    what: str
-    dtype: str
-    seconds: float
-    processor: float
-    ratio: float
-    limit: float | None = None
-
-    @property
-    def kept(self) -> bool:
-        return self.limit is None or self.ratio <= self.limit
 
 
 def measure(dtype: torch.dtype, folder: Path) -> list[Cost]:
@@ -202,10 +184,7 @@ def main() -> int:
     for name in names:
         with TemporaryDirectory(prefix="blockaudit-bench-") as folder:
             rows += measure(getattr(torch, name), Path(folder))
-    for row in rows:
-        print(
-            f"{row.dtype:10} {row.what:32} {row.seconds:8.2f} {row.processor:8.2f} {row.ratio:6.2f} {row.limit or ''}"
-        )
+    print(costs(rows))
     print(json.dumps([asdict(row) for row in rows]))
     return 0 if all(row.kept for row in rows) else 1
 

@@ -30,6 +30,43 @@ class Row:
         return self.ratio <= self.largest_ratio and self.megabytes < self.most_megabytes
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One row: median seconds by the clock and of the processor; the median ratio of the latter to both forward passes.
+
+    The passes of the same round, where it has several.
+    """
+
+    what: str
+    dtype: str
+    seconds: float
+    processor: float
+    ratio: float
+    limit: float | None = None
+
+    @property
+    def kept(self) -> bool:
+        return self.limit is None or self.ratio <= self.limit
+
+
+def costs(rows: Sequence[Cost]) -> str:
+    """A Markdown table."""
+    head = ["what", "dtype", "seconds", "processor seconds", "ratio", "limit", "kept"]
+    body = [
+        [
+            row.what,
+            row.dtype,
+            f"{row.seconds:.1f}",
+            f"{row.processor:.1f}",
+            f"{row.ratio:.2f}",
+            "" if row.limit is None else f"{row.limit:.1f}",
+            "" if row.limit is None else "yes" if row.kept else "NO",
+        ]
+        for row in rows
+    ]
+    return _markdown(head, body)
+
+
 def table(rows: Sequence[Row]) -> str:
     """A Markdown table."""
     head = ["command", "ms", "floor", "floor ms", "ratio", "limit", "peak MB", "kept"]
@@ -46,12 +83,16 @@ def table(rows: Sequence[Row]) -> str:
         ]
         for row in rows
     ]
+    return _markdown(head, body)
+
+
+def _markdown(head: list[str], body: list[list[str]]) -> str:
     widths = [max(len(line[i]) for line in (head, *body)) for i in range(len(head))]
     lines = [head, ["-" * width for width in widths], *body]
     return "\n".join(f"| {' | '.join(t.ljust(w) for t, w in zip(line, widths, strict=True))} |" for line in lines)
 
 
-def document(rows: Sequence[Row], checks: Sequence[str], rounds: int) -> str:
+def document(rows: Sequence[Row], compared: Sequence[Cost], checks: Sequence[str], rounds: int) -> str:
     """RESULTS.md."""
     return f"""# What `make bench` measured
 
@@ -68,6 +109,14 @@ Limits: ratio at most {LARGEST_RATIO}, peak memory under {MOST_MEGABYTES} MB; at
 - cold: nothing is kept from an earlier audit (`BLOCKAUDIT_CACHE=off`); warm: the same architecture was read before.
 
 {table(rows)}
+
+`blockaudit conform` on a LLaMA of 16 layers, d = 1024, d_ff = 2816, 16 heads and 32,000 tokens; 4 x 256 tokens, one
+thread. Ratios are of processor seconds, by those of the two forward passes alone in the same round: the Hugging Face
+class (eager attention) in the dtype, and the reference decoder in float32, both with their weights in memory. A pass
+reads the weights from the file, runs both, measures the noise and judges every site. `conform` is the whole command: it
+builds and records the class, compares padded rows as well, and of a bfloat16 model runs the float32 one besides.
+
+{costs(compared)}
 
 Before the clock starts both large checkpoints must be accepted, and every planted fault must be named, to the last
 tensor, and nothing else with it:
