@@ -45,7 +45,7 @@ from blockaudit.trace.run import Pass
 from blockaudit.trace.weights import Weights
 
 ROUNDS = 3
-BATCH, LENGTH = 4, 256
+BATCH, LENGTH = 8, 256
 LARGEST_RATIO = 1.3
 BOUNDED = "end-to-end, every site"
 Call = Callable[[], Any]

@@ -110,7 +110,7 @@ Limits: ratio at most {LARGEST_RATIO}, peak memory under {MOST_MEGABYTES} MB; at
 
 {table(rows)}
 
-`blockaudit conform` on a LLaMA of 16 layers, d = 1024, d_ff = 2816, 16 heads and 32,000 tokens; 4 x 256 tokens, one
+`blockaudit conform` on a LLaMA of 16 layers, d = 1024, d_ff = 2816, 16 heads and 32,000 tokens; 8 x 256 tokens, one
 thread. Ratios are of processor seconds, by those of the two forward passes alone in the same round: the Hugging Face
 class (eager attention) in the dtype, and the reference decoder in float32, both with their weights in memory. A pass
 reads the weights from the file, runs both, measures the noise and judges every site. `conform` is the whole command: it

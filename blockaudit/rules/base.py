@@ -128,8 +128,10 @@ def opposed(row: ContractRow) -> tuple[Witness, Statement, Witness, Statement]:
 def diagnosed(rule: Rule, audit: Audit) -> Iterator[Finding]:
     """Verified edits of a conformance run that fall under this rule, of fields that the manifest has no row for."""
     run, reconciled = audit.conformance, audit.reconciled
+    if run is None:
+        return
     declared = reconciled.declared.fields if reconciled is not None else {}
-    for edit in run.diagnosis if run is not None else ():
+    for edit in run.diagnosis:
         if not edit.group or edit.rule != rule.name or edit.field in declared:
             continue
         subject, _, name = edit.field.rpartition(".")
