@@ -73,7 +73,7 @@ def test_two_ranks_tell_what_one_does(model: Path) -> None:
     assert one[1]["conformance"]["first_divergence"]["site"] == "layers.1.self_attention.norm_in"
 
 
-@pytest.mark.parametrize("name", ["killed", "raising"])
+@pytest.mark.parametrize("name", ["killed", pytest.param("raising", marks=pytest.mark.soak)])
 def test_a_rank_that_dies_leaves_a_report_that_says_so(model: Path, name: str) -> None:
     status, report = conform(model, name, 2)
     assert status != 0
