@@ -28,8 +28,7 @@ DTYPES: dict[str, torch.dtype] = {
 }  # fmt: skip
 # Elements above which a matrix is not held: its parts are read where they are used.
 LARGE = 1 << 26
-# Bytes of one part. (An allocator that gives memory back and asks for it again has it zeroed each time; glibc keeps
-# what is below 32 MiB.)
+# Bytes of one part.
 PART = 1 << 24
 # Bytes of widened copies that are kept while a layer runs.
 _WIDENED = 1 << 26
@@ -54,6 +53,7 @@ class Weights:
         self._held: dict[str, Tensor] = {}  # as stored, of the layer that runs
         self._widened: dict[tuple[str, tuple[torch.dtype, ...]], Tensor] = {}
         self._spare = _WIDENED
+        self._parts: dict[torch.dtype, Tensor] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self.checkpoint.tensors
@@ -94,7 +94,10 @@ class Weights:
         return _cast(value, _steps(value.dtype, dtypes))[places]
 
     def blocks(self, key: str, *dtypes: torch.dtype) -> Iterator[Tensor]:
-        """A matrix [rows, ...] in blocks of rows that lie one behind the other: one, where that takes no more room."""
+        """A matrix [rows, ...] in blocks of rows that lie one behind the other: one, where that takes no more room.
+
+        Without gradients a block holds until the next one is asked for: they are written over one another.
+        """
         size = self._part(key, dtypes)
         if size is None:
             yield self.tensor(key, *dtypes)
@@ -105,12 +108,29 @@ class Weights:
 
     def _block(self, key: str, start: int, stop: int, dtypes: tuple[torch.dtype, ...]) -> Tensor:
         if self._parted(key):
-            host = self._empty(key, (stop - start, *self.shape(key)[1:]))
+            shape = (stop - start, *self.shape(key)[1:])
+            host = self._room(shape, DTYPES.get(self.checkpoint.tensors[key].dtype))
+            host = self._empty(key, shape) if host is None else host
             self._fill(key, host, start)
             value = host.to(self.device, non_blocking=True)
         else:
             value = self._stored(key)[start:stop]
-        return _cast(value, _steps(value.dtype, dtypes))
+        for dtype in _steps(value.dtype, dtypes):
+            room = self._room(tuple(value.shape), dtype)
+            value = value.to(dtype) if room is None else room.copy_(value)
+        return value
+
+    def _room(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor | None:
+        """The place of one part in a dtype; None where parts may not be written over, or need not.
+
+        Parts that come and go between results that stay leave holes in the heap in which no further part fits.
+        """
+        if dtype is None or self.device.type != "cpu" or torch.is_grad_enabled():
+            return None
+        held = self._parts.get(dtype)
+        if held is None or held.numel() < prod(shape):
+            held = self._parts[dtype] = torch.empty(prod(shape), dtype=dtype)
+        return held[: prod(shape)].view(shape)
 
     def _part(self, key: str, dtypes: tuple[torch.dtype, ...]) -> int | None:
         """How many rows are one part of a matrix; None where it is taken whole."""
@@ -147,6 +167,7 @@ class Weights:
         self._ahead.clear()
         self._held.clear()
         self._widened.clear()
+        self._parts.clear()
 
     def _parted(self, key: str) -> bool:
         return len(self.shape(key)) == 2 and prod(self.shape(key)) > LARGE

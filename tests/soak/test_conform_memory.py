@@ -19,13 +19,13 @@ from benchmarks.timing import ROOT
 pytestmark = [pytest.mark.soak, pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS and /proc")]
 
 # MB of address space; the imports alone take about 700 of them.
-LIMIT = 2304
-SHAPE = Shape(layers=23)
+LIMIT = 2048
+SHAPE = Shape(layers=21)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """23 layers of the 7B model's width in bfloat16, 9.8 GB."""
+    """21 layers of the 7B model's width in bfloat16, 9.0 GB."""
     return write(tmp_path_factory.mktemp("large") / "model", SHAPE)
 
 
@@ -41,4 +41,4 @@ def test_four_times_the_limit(folder: Path, mode: str) -> None:
     layers = ((told["peak"]["resident"] - told["imports"]["resident"]) << 20) / SHAPE.layer_bytes
     print(f"--mode {mode}: {told}: {layers:.1f} layers of {SHAPE.layer_bytes / 1e6:.0f} MB")
     # This layer and the next one, the graph of all layers, states, one part of a matrix widened.
-    assert layers < 4
+    assert layers < 3

@@ -29,6 +29,7 @@ def close(source: Path) -> float:
     assert run is not None
     assert run.depth == "full"
     worst = max(s.difference.rms_rel for s in run.sites if s.passed is not None and s.probe is None)
+    print(f"{source.name}: largest relative error {worst:.1e} over {len(run.sites)} comparisons")
     assert worst <= CLOSE
     return worst
 

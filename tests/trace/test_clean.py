@@ -18,5 +18,6 @@ def test_no_false_alarm(family: str, tmp_path: Path) -> None:
     run = report.conformance
     assert run is not None
     assert run.depth == "full"
+    assert all(s.passed for s in run.sites)
     assert {s.dtype for s in run.sites} == {"float32", "bfloat16"}
     assert {s.mode for s in run.sites} == {"local", "layer", "end-to-end"}

@@ -63,6 +63,8 @@ def test_a_cast_that_rounds_is_not_left_out(folder: Path, held: Weights) -> None
 @pytest.mark.usefixtures("small")
 def test_parts_are_parts_of_the_whole(folder: Path, held: Weights, key: str, dtype: torch.dtype) -> None:
     value = load_file(folder / "model.safetensors")[key].to(dtype)
+    with torch.no_grad():
+        assert torch.equal(torch.cat([block.clone() for block in held.blocks(key, dtype)]), value)
     blocks = list(held.blocks(key, dtype))
     assert torch.equal(torch.cat(blocks), value)
     assert len(blocks) > 1 or (key == DOWN and dtype == torch.bfloat16)
