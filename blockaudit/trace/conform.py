@@ -30,6 +30,7 @@ from blockaudit.trace.gather import gather
 from blockaudit.trace.held import Held
 from blockaudit.trace.judge import NAMES, Judge
 from blockaudit.trace.measure import Measurer, merged
+from blockaudit.trace.memory import ran_out
 from blockaudit.trace.models import Inputs
 from blockaudit.trace.ranks import RankLostError, Share, shared
 from blockaudit.trace.recorded import Recorded
@@ -79,8 +80,8 @@ def run(
 ) -> Outcome:
     """Compare a candidate with the reference, in float32 to localise and in the release dtype to judge.
 
-    Raises RequestError where it cannot be run at all. What the candidate's own code raises, and a rank that is lost,
-    ends the run: what was compared until then is told, and why there is no more.
+    Raises RequestError where it cannot be run at all. What the candidate's own code raises, a rank that is lost, and
+    memory that runs out end the run: what was compared until then is told, and why there is no more.
     """
     check(asked.trace_out)
     with shared() as share, _Conductor(checkpoint, config, bound, asked, progress, share) as work:
@@ -91,6 +92,12 @@ def run(
             share.leave(work.failure)
         except RankLostError as error:
             work.unfinished = str(error)
+        except (MemoryError, RuntimeError) as error:
+            lack = ran_out(error)
+            if lack is None:
+                raise
+            work.unfinished = lack
+            share.leave(lack)
         return work.outcome()
 
 

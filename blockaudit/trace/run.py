@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from blockaudit.records.bound import BoundManifest
-from blockaudit.records.conformance import Mode, SiteResult
+from blockaudit.records.conformance import Mode
 from blockaudit.reference import assembly
 from blockaudit.reference.assembly import Block
 from blockaudit.trace import local, outer
@@ -130,14 +130,6 @@ class Pass:
             for name, site in part.norms.items():
                 shown = "state" if name == "norm_post" else name
                 local.probed(self.judge, scene, f"{prefix}{part.name}.{shown}", site, at.norm(part.name, name))
-
-    def edited(self, seen: Seen, block: Block) -> list[SiteResult]:
-        """The local comparison of a layer that was seen, held to another block."""
-        if seen.segment.layer is None:
-            raise ValueError("no layer")
-        judge = Judge(self.dtype, self.judge.policy)
-        local.layer(judge, seen.scene, seen.segment.layer, block, seen.sites, seen.enter)
-        return judge.settle()
 
     def prefix(self, stack: str) -> str:
         """What the names of a stack's sites begin with."""
