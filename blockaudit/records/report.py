@@ -15,6 +15,13 @@ Verdict = Literal["accepted", "rejected", "unverified"]
 EXIT_STATUS: dict[Verdict, int] = {"accepted": 0, "rejected": 1, "unverified": 3}
 
 
+class Place(msgspec.Struct, frozen=True):
+    """Where a reader can look: a file as the user would write its path, and a line counted from 1 (0: no line)."""
+
+    path: str
+    line: int = 0
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One fault, once: where it repeats in every layer, `subject` or `message` carries the range."""
 
@@ -29,10 +36,24 @@ class Finding(msgspec.Struct, frozen=True):
     evidence: str = ""
     help: str = ""
     lab: tuple[int, ...] = ()
+    places: tuple[Place, ...] = ()
+
+
+class Suppressed(msgspec.Struct, frozen=True):
+    """A finding that counts for nothing, and on whose word: a waiver's, or a baseline's that already had it."""
+
+    finding: Finding
+    by: Literal["waiver", "baseline"]
+    reason: str = ""
+    owner: str = ""
+    expires: str = ""  # ISO date; empty in a baseline
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """The thing audited. `bytes` counts tensor bytes, `parameters` elements of logical tensors as stored."""
+    """The thing audited. `bytes` counts tensor bytes, `parameters` elements of logical tensors as stored.
+
+    Of a hub, `revision` is the commit that was read and `hashes` the SHA-256 that it publishes of each file.
+    """
 
     source: str
     format: str
@@ -41,6 +62,8 @@ class Subject(msgspec.Struct, frozen=True):
     parameters: int
     bytes: int
     dtypes: dict[str, int]
+    revision: str = ""
+    hashes: dict[str, str] = {}
 
 
 class ManifestChoice(msgspec.Struct, frozen=True):
@@ -68,6 +91,7 @@ class Report(msgspec.Struct, frozen=True):
     gates: tuple[dict[str, Any], ...] = ()
     evaluation_state: dict[str, Any] = {}
     conformance: Conformance | None = None  # of kind `conformance` alone
+    suppressed: tuple[Suppressed, ...] = ()
 
     @property
     def exit_status(self) -> int:

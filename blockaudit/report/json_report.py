@@ -10,7 +10,7 @@ import msgspec
 from blockaudit.errors import RequestError
 from blockaudit.records.contract import WITNESSES, ContractRow, Statement, Witness
 from blockaudit.records.layers import spoken
-from blockaudit.records.report import Finding, ManifestChoice, Report, Subject
+from blockaudit.records.report import Finding, ManifestChoice, Report, Subject, Suppressed
 from blockaudit.report import conformance_json
 from blockaudit.report.plain import plain
 
@@ -53,6 +53,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         "manifest": None if report.manifest is None else _manifest(report.manifest),
         "contract": [_row(row) for row in report.contract],
         "findings": [_finding(finding) for finding in report.findings],
+        **({"suppressed": [_suppressed(one) for one in report.suppressed]} if report.suppressed else {}),
         "not_checked": list(report.not_checked),
         "gates": plain(report.gates),
         "evaluation_state": plain(report.evaluation_state),
@@ -70,6 +71,8 @@ def _subject(subject: Subject) -> dict[str, Any]:
         "parameters": subject.parameters,
         "bytes": subject.bytes,
         "dtypes": dict(sorted(subject.dtypes.items())),
+        **({"revision": subject.revision} if subject.revision else {}),
+        **({"hashes": dict(sorted(subject.hashes.items()))} if subject.hashes else {}),
     }
 
 
@@ -111,6 +114,17 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "evidence": finding.evidence,
         "help": finding.help,
         "lab": list(finding.lab),
+        **({"places": [{"path": p.path, "line": p.line} for p in finding.places]} if finding.places else {}),
+    }
+
+
+def _suppressed(one: Suppressed) -> dict[str, Any]:
+    return {
+        "finding": _finding(one.finding),
+        "by": one.by,
+        "reason": one.reason,
+        "owner": one.owner,
+        "expires": one.expires,
     }
 
 
@@ -144,6 +158,7 @@ def from_dict(document: dict[str, Any]) -> Report:
         gates=tuple(document["gates"]),
         evaluation_state=document["evaluation_state"],
         conformance=conformance_json.from_dict(document["conformance"]) if "conformance" in document else None,
+        suppressed=msgspec.convert(document.get("suppressed", []), tuple[Suppressed, ...]),
     )
 
 
