@@ -55,14 +55,14 @@ def conform(
     """
     auditing.needs_torch()
     from blockaudit.trace import conform as running
-    from blockaudit.trace import repro_files
     from blockaudit.trace import tolerance as tolerances
+    from blockaudit.trace.repro import folder
     from blockaudit.trace.tokens import read_tokens
 
     rules = registry.chosen(select, ignore)
     if repro is not None:
         _check_repro(repro, mode)
-        repro_files.check(repro)
+        folder.check(repro)
     checkpoint = open_checkpoint(os.fspath(source))
     try:
         choice, audit, loaded, config = prepared(checkpoint, manifest)

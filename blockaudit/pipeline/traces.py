@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def trace_sites(path: str) -> tuple[TraceMetadata, list[SiteNumbers]]:
     """What a trace file holds, site by site, without torch. Raises RequestError for a file that is no trace."""
-    from blockaudit.trace.file import listed
+    from blockaudit.trace.files.read import listed
 
     return listed(path)
 
@@ -32,7 +32,7 @@ def compare_traces(candidate: str, reference: str, tolerance: str | None = None)
     """
     if find_spec("torch") is None:
         raise RequestError("trace compare needs torch: pip install 'blockaudit[torch]'")
-    from blockaudit.trace.compare_files import compare
+    from blockaudit.trace.files.compare import compare
     from blockaudit.trace.tolerance import load
 
     return compare(candidate, reference, load(tolerance))
@@ -58,7 +58,7 @@ def record_trace(
     candidate: `hf` (the class that config.json names) or `FILE.py:NAME` (its code is run). Raises RequestError.
     """
     auditing.needs_torch()
-    from blockaudit.trace.record import record
+    from blockaudit.trace.files.record import record
     from blockaudit.trace.request import Request
     from blockaudit.trace.tokens import read_tokens
 

@@ -18,7 +18,7 @@ from blockaudit.records.tolerance import EPS
 from blockaudit.reference.assembly import Block
 from blockaudit.trace.candidate import Segment, Sites
 from blockaudit.trace.candidates import SUFFIX, Candidates
-from blockaudit.trace.file import TraceFile
+from blockaudit.trace.files.read import TraceFile
 from blockaudit.trace.free import Free, counted, strayed_rows
 from blockaudit.trace.judge import NAMES, Expected, Judge
 from blockaudit.trace.models import Inputs

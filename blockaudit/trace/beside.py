@@ -10,13 +10,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from blockaudit.records.conformance import Conformance, Mode, SiteResult
-from blockaudit.trace import blind, notes, repro
+from blockaudit.trace import blind, notes
 from blockaudit.trace.blind import Blindness
 from blockaudit.trace.identify.solved import Solved
 from blockaudit.trace.judge import NAMES
 from blockaudit.trace.laws import Laws
 from blockaudit.trace.notes import Notes
-from blockaudit.trace.repro import Finder
+from blockaudit.trace.repro.finder import Finder, written
 from blockaudit.trace.run import Observer, Pass
 from blockaudit.trace.scene import Seen
 
@@ -98,7 +98,7 @@ class Beside:
         silent = notes.silent(self.notes, modes, run.sites, full=run.depth == "full", **told)
         unwritten = ""
         if self.repro is not None:
-            remark, unwritten = repro.written(self.repro, self.finders, run, source)
+            remark, unwritten = written(self.repro, self.finders, run, source)
             silent += [remark] if remark else []
         noted = replace(
             run,

@@ -14,12 +14,13 @@ from blockaudit.graph import candidate as user
 from blockaudit.records.bound import BoundManifest
 from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.conformance import Mode
-from blockaudit.trace import models, sources
+from blockaudit.trace import models
 from blockaudit.trace.candidate import Candidate
-from blockaudit.trace.file import TraceFile
+from blockaudit.trace.files import sources
+from blockaudit.trace.files.read import TraceFile
+from blockaudit.trace.files.recorded import Recorded
 from blockaudit.trace.judge import NAMES
 from blockaudit.trace.models import Inputs
-from blockaudit.trace.recorded import Recorded
 from blockaudit.trace.reference import Full
 from blockaudit.trace.request import Request, check_ids
 from blockaudit.trace.running import Runnable

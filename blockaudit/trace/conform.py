@@ -24,23 +24,23 @@ from blockaudit.trace.against import Others
 from blockaudit.trace.beside import Beside, Progress
 from blockaudit.trace.candidate import Candidate
 from blockaudit.trace.candidates import Candidates
-from blockaudit.trace.diagnose import Diagnoser
-from blockaudit.trace.diagnose import merged as diagnosed
+from blockaudit.trace.diagnosis.diagnose import Diagnoser
+from blockaudit.trace.diagnosis.diagnose import merged as diagnosed
+from blockaudit.trace.diagnosis.held import Held
+from blockaudit.trace.diagnosis.search import Clues
+from blockaudit.trace.files.recorded import Recorded
+from blockaudit.trace.files.recorder import Recorder, check
 from blockaudit.trace.gather import gather
-from blockaudit.trace.held import Held
 from blockaudit.trace.judge import NAMES, Judge
 from blockaudit.trace.measure import Measurer, merged
 from blockaudit.trace.memory import ran_out
 from blockaudit.trace.models import Inputs
 from blockaudit.trace.ranks import RankLostError, Share, shared
-from blockaudit.trace.recorded import Recorded
-from blockaudit.trace.recorder import Recorder, check
 from blockaudit.trace.reference import Full, Wrapper
 from blockaudit.trace.request import Request, batches_of, device_of, dtype_of
 from blockaudit.trace.results import Fields, casts, explained, first_divergence, ordered, worst
 from blockaudit.trace.run import Make, Pass
 from blockaudit.trace.running import Runnable
-from blockaudit.trace.search import Clues
 from blockaudit.trace.weights import Weights
 
 _ROOM = 64  # layers that a trace's header has room for at once

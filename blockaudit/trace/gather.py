@@ -9,7 +9,7 @@ from typing import Any
 from blockaudit.records.conformance import SiteResult
 from blockaudit.reference.assembly import Block
 from blockaudit.trace.beside import Watch
-from blockaudit.trace.diagnose import Diagnoser, Found
+from blockaudit.trace.diagnosis.diagnose import Diagnoser, Found
 from blockaudit.trace.identify.solved import Solved
 from blockaudit.trace.judge import Judge
 from blockaudit.trace.measure import Measurer

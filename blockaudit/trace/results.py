@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from blockaudit.records.conformance import MODES, Mode, SiteResult
 from blockaudit.records.sites import order
-from blockaudit.trace.diagnose import Diagnoser
+from blockaudit.trace.diagnosis.diagnose import Diagnoser
 from blockaudit.trace.identify.solved import Solved
 from blockaudit.trace.measure import CASTS
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from blockaudit.records.sites import ordered
 from blockaudit.records.trace_file import TraceMetadata
-from blockaudit.trace.file import TraceFile
-from blockaudit.trace.file_writer import TraceWriter, write
+from blockaudit.trace.files.read import TraceFile
+from blockaudit.trace.files.write import TraceWriter, write
 from blockaudit.trace.tokens import digest
 from tests.cli.conftest import Outcome
 from tests.families import models

@@ -20,8 +20,8 @@ from torch import Tensor
 from blockaudit.errors import RequestError
 from blockaudit.records.sites import ordered
 from blockaudit.records.trace_file import TraceMetadata
-from blockaudit.trace.file import TraceFile, listed
-from blockaudit.trace.file_writer import TraceWriter, write
+from blockaudit.trace.files.read import TraceFile, listed
+from blockaudit.trace.files.write import TraceWriter, write
 from blockaudit.trace.tokens import digest
 
 METADATA = TraceMetadata(manifest_sha256="ab" * 32, dtype_policy="bfloat16", mode="end-to-end", depth="full")
@@ -244,7 +244,7 @@ def test_a_file_that_shrinks_while_it_is_open_is_one_line(trace: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_numbers_are_those_of_torch(tmp_path: Path, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blockaudit.trace.file._CHUNK", 64)
+    monkeypatch.setattr("blockaudit.trace.files.read._CHUNK", 64)
     value = torch.randn(2, 3, 50, generator=torch.Generator().manual_seed(1)).to(dtype)
     value[0, 0, :3] = torch.tensor([torch.nan, torch.inf, -torch.inf])
     write(tmp_path / "t.safetensors", {"embed": value}, METADATA)
@@ -257,7 +257,7 @@ def test_numbers_are_those_of_torch(tmp_path: Path, dtype: torch.dtype, monkeypa
 
 SHOW = """
 import sys
-from blockaudit.trace.file import listed
+from blockaudit.trace.files.read import listed
 print(len(listed(sys.argv[1])[1]), *(m for m in ("torch", "safetensors", "transformers") if m in sys.modules))
 """
 
@@ -270,7 +270,7 @@ def test_showing_does_not_need_torch(trace: Path) -> None:
 LARGE = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-from blockaudit.trace.file import TraceFile
+from blockaudit.trace.files.read import TraceFile
 file = TraceFile.open(sys.argv[1])
 print(file.numbers(file.sites[-1]).non_finite)
 """

@@ -15,11 +15,11 @@ from blockaudit.errors import RequestError
 from blockaudit.records.norm_spec import NormSpec
 from blockaudit.records.trace_file import TraceMetadata
 from blockaudit.reference.assembly import Block, BranchPlan, NormSite, names
-from blockaudit.trace.edits_sums import factor_of
-from blockaudit.trace.file import TraceFile
-from blockaudit.trace.file_writer import write
-from blockaudit.trace.known import Known
-from blockaudit.trace.sources import Held, dtype_of, tokens_of
+from blockaudit.trace.diagnosis.edits_sums import factor_of
+from blockaudit.trace.files.known import Known
+from blockaudit.trace.files.read import TraceFile
+from blockaudit.trace.files.sources import Held, dtype_of, tokens_of
+from blockaudit.trace.files.write import write
 from blockaudit.trace.tokens import digest
 
 NORM = NormSite("decoder.norm", NormSpec("rmsnorm", 1e-6, "inside", 0, False, "per_channel", 0.0, False), "w", None)

@@ -19,8 +19,8 @@ from blockaudit.errors import RequestError
 from blockaudit.records.bound import BoundManifest
 from blockaudit.records.report import Report
 from blockaudit.records.trace_file import TOKENS, TraceMetadata
-from blockaudit.trace.file import TraceFile
-from blockaudit.trace.file_writer import write
+from blockaudit.trace.files.read import TraceFile
+from blockaudit.trace.files.write import write
 from tests.families import models
 
 USER = Path(__file__).with_name("recorded_candidates.py")

@@ -21,7 +21,8 @@ from blockaudit.pipeline.conform import conform
 from blockaudit.records.norm_spec import NormSpec
 from blockaudit.records.report import Report
 from blockaudit.reference import norms
-from blockaudit.trace import repro_files, repro_script
+from blockaudit.trace.repro import folder as folders
+from blockaudit.trace.repro import script as scripts
 from tests.families import models
 
 USER = """
@@ -164,17 +165,17 @@ def test_modes_that_compare_no_operator_are_refused(tmp_path: Path) -> None:
 
 def test_an_earlier_repro_is_replaced_and_a_readme_alone_is_not_one(tmp_path: Path) -> None:
     into = tmp_path / "out"
-    script = repro_script.script("a", repro_script.stored(), "max_abs", 1.0)
-    repro_files.write(into, {repro_files.SCRIPT: script.encode(), repro_files.README: b"old"})
-    repro_files.check(into)
-    repro_files.write(into, {repro_files.SCRIPT: script.encode(), repro_files.README: b"new"})
-    assert (into / repro_files.README).read_bytes() == b"new"
+    script = scripts.script("a", scripts.stored(), "max_abs", 1.0)
+    folders.write(into, {folders.SCRIPT: script.encode(), folders.README: b"old"})
+    folders.check(into)
+    folders.write(into, {folders.SCRIPT: script.encode(), folders.README: b"new"})
+    assert (into / folders.README).read_bytes() == b"new"
     assert sorted(p.name for p in into.iterdir()) == ["README.md", "repro.py"]
-    (into / repro_files.SCRIPT).unlink()
+    (into / folders.SCRIPT).unlink()
     with pytest.raises(RequestError, match="not empty"):
-        repro_files.check(into)
+        folders.check(into)
     with pytest.raises(RequestError, match="is not there"):
-        repro_files.check(tmp_path / "no" / "such")
+        folders.check(tmp_path / "no" / "such")
 
 
 def test_a_full_disk_leaves_nothing_behind_and_the_report_is_there(
@@ -212,7 +213,7 @@ def test_the_lines_of_a_script_are_the_formula(spec: NormSpec) -> None:
     weight = torch.randn(1 if spec.scale == "scalar" else 16, dtype=torch.float64)
     state = {"alpha": torch.tensor(0.7, dtype=torch.float64)} if spec.family == "dyt" else {}
     t = {"x": x, "weight": weight, "bias": bias, **state}
-    lines = repro_script.norm(spec, frozenset(t), "torch.float64")
+    lines = scripts.norm(spec, frozenset(t), "torch.float64")
     assert lines is not None
     space: dict[str, Any] = {"torch": torch, "t": t}
     exec("\n".join(lines), space)
@@ -220,4 +221,4 @@ def test_the_lines_of_a_script_are_the_formula(spec: NormSpec) -> None:
 
 
 def test_a_norm_of_whole_batches_has_no_lines() -> None:
-    assert repro_script.norm(NormSpec("batchnorm", 1e-5, axes=(0, 1)), frozenset({"weight"}), "torch.float64") is None
+    assert scripts.norm(NormSpec("batchnorm", 1e-5, axes=(0, 1)), frozenset({"weight"}), "torch.float64") is None

@@ -12,7 +12,7 @@ from blockaudit.records.conformance import Mode, SiteResult
 from blockaudit.records.tolerance import EPS, TolerancePolicy
 from blockaudit.records.trace_file import TOKENS, TraceComparison
 from blockaudit.trace.compare import difference
-from blockaudit.trace.file import TraceFile
+from blockaudit.trace.files.read import TraceFile
 from blockaudit.trace.tokens import digest
 from blockaudit.trace.tolerance import described, judge
 

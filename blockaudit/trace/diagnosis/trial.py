@@ -13,7 +13,7 @@ from blockaudit.records.conformance import SiteResult
 from blockaudit.reference import assembly
 from blockaudit.reference.assembly import Block, BranchFunction, NormSite
 from blockaudit.trace import local, outer
-from blockaudit.trace.edits import Edit, rebound, together
+from blockaudit.trace.diagnosis.edits import Edit, rebound, together
 from blockaudit.trace.judge import Expected, Judge
 from blockaudit.trace.models import Inputs
 from blockaudit.trace.program import Layer

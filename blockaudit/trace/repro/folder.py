@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from blockaudit.errors import RequestError
-from blockaudit.trace.repro_script import DATA, MARK
+from blockaudit.trace.repro.script import DATA, MARK
 
 SCRIPT, README = "repro.py", "README.md"
 _FILES = frozenset({SCRIPT, README, DATA})

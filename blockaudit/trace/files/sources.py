@@ -14,7 +14,7 @@ from blockaudit.records import sites
 from blockaudit.records.bound import BoundManifest
 from blockaudit.records.tolerance import EPS
 from blockaudit.records.trace_file import TOKENS
-from blockaudit.trace.file import TraceFile
+from blockaudit.trace.files.read import TraceFile
 from blockaudit.trace.models import Inputs
 from blockaudit.trace.tokens import digest
 

@@ -11,8 +11,10 @@ from safetensors.torch import save
 
 from blockaudit.records.conformance import Conformance, SiteResult
 from blockaudit.records.sites import order
-from blockaudit.trace import repro_case, repro_files, repro_script
-from blockaudit.trace.repro_case import Case
+from blockaudit.trace.repro import case as cutting
+from blockaudit.trace.repro import folder as folders
+from blockaudit.trace.repro import script as scripts
+from blockaudit.trace.repro.case import Case
 from blockaudit.trace.scene import Seen
 
 
@@ -31,7 +33,7 @@ class Finder:
         worst = min(failing, key=_rank)
         if self.case is not None and _rank(self.case.result) <= _rank(worst):
             return
-        found = repro_case.of(seen, worst)
+        found = cutting.of(seen, worst)
         if found is None:
             self.uncut.append(worst.site)
         else:
@@ -63,15 +65,15 @@ def written(folder: Path, finders: Sequence[Finder], run: Conformance, source: s
     case = mine[0]
     result = case.result
     title = f"{first.site} in {first.dtype}: {result.metric} {case.found:.6g} where {result.tolerance:.6g} is allowed"
-    script = repro_script.script(title, case.formula, result.metric, result.tolerance)
+    script = scripts.script(title, case.formula, result.metric, result.tolerance)
     tensors = {name: value.contiguous() for name, value in case.tensors.items()}
     files = {
-        repro_script.DATA: save(tensors),
-        repro_files.SCRIPT: script.encode(),
-        repro_files.README: _readme(case, run, source).encode("utf-8", "backslashreplace"),
+        scripts.DATA: save(tensors),
+        folders.SCRIPT: script.encode(),
+        folders.README: _readme(case, run, source).encode("utf-8", "backslashreplace"),
     }
     try:
-        repro_files.write(folder, files)
+        folders.write(folder, files)
     except OSError as error:
         return "", f"cannot write --repro {str(folder)!r}: {error.strerror or error}"
     return "", ""
@@ -91,7 +93,7 @@ def _readme(case: Case, run: Conformance, source: str) -> str:
         f"- input: {case.row}",
         "",
         "```",
-        f"python {repro_files.SCRIPT}",
+        f"python {folders.SCRIPT}",
         "```",
         "",
         f"needs torch and safetensors, prints {result.metric} and exits with 1. {_formula(case)}",
@@ -113,7 +115,7 @@ def _readme(case: Case, run: Conformance, source: str) -> str:
 
 
 def _formula(case: Case) -> str:
-    if case.formula == repro_script.stored():
+    if case.formula == scripts.stored():
         return "What is expected is read from the file: no few lines compute it."
     return "What is expected is computed from the formula that the manifest declares."
 

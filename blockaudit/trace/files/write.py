@@ -18,7 +18,7 @@ from torch import Tensor
 from blockaudit.errors import RequestError
 from blockaudit.records import sites
 from blockaudit.records.trace_file import TOKENS, TraceMetadata
-from blockaudit.trace.file import DTYPES
+from blockaudit.trace.files.read import DTYPES
 
 _CODES = {name: code for code, name in DTYPES.items()}
 # Bytes of header that one site takes, and what stands before the first.

@@ -19,8 +19,8 @@ from blockaudit.records.bound import BoundManifest, ExpectedTensor, Resolved
 from blockaudit.reference import assembly
 from blockaudit.reference.activations import ACTIVATIONS
 from blockaudit.reference.assembly import Block, BranchPlan, NormSite
-from blockaudit.trace.edits import Edit, as_site, at_norm, differences
-from blockaudit.trace.held import Held
+from blockaudit.trace.diagnosis.edits import Edit, as_site, at_norm, differences
+from blockaudit.trace.diagnosis.held import Held
 from blockaudit.trace.scene import Seen
 
 Rebind = Callable[[BoundManifest], BoundManifest]

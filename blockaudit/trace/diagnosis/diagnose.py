@@ -12,11 +12,11 @@ from itertools import count
 
 from blockaudit.records.conformance import Diagnosis
 from blockaudit.records.layers import ranges
-from blockaudit.trace.edits import Edit
+from blockaudit.trace.diagnosis.edits import Edit
+from blockaudit.trace.diagnosis.search import Clues, Search, error_of
+from blockaudit.trace.diagnosis.trial import Trial
 from blockaudit.trace.run import Pass
 from blockaudit.trace.scene import Seen
-from blockaudit.trace.search import Clues, Search, error_of
-from blockaudit.trace.trial import Trial
 
 RULES = {
     "epsilon": "epsilon-mismatch", "epsilon_location": "norm-formula-mismatch", "family": "norm-family-mismatch",

@@ -9,14 +9,14 @@ from blockaudit.records.conformance import SiteResult
 from blockaudit.reference.assembly import UnresolvedError
 from blockaudit.reference.norms import NormError
 from blockaudit.trace.candidate import Candidate
-from blockaudit.trace.edits import Edit, proposed, solved_edits
-from blockaudit.trace.edits_dropout import dropouts
-from blockaudit.trace.edits_inside import inside, whole_layers
-from blockaudit.trace.edits_outer import outer_edits
-from blockaudit.trace.edits_sums import summed
-from blockaudit.trace.held import Held
+from blockaudit.trace.diagnosis.edits import Edit, proposed, solved_edits
+from blockaudit.trace.diagnosis.edits_dropout import dropouts
+from blockaudit.trace.diagnosis.edits_inside import inside, whole_layers
+from blockaudit.trace.diagnosis.edits_outer import outer_edits
+from blockaudit.trace.diagnosis.edits_sums import summed
+from blockaudit.trace.diagnosis.held import Held
+from blockaudit.trace.diagnosis.trial import Trial
 from blockaudit.trace.identify.solved import Solved
-from blockaudit.trace.trial import Trial
 
 # An edit that removes less of the error than this is no part of an explanation.
 _LEAST = 0.02

@@ -16,7 +16,7 @@ from blockaudit.graph.steps import Step
 from blockaudit.records.bound import BoundManifest
 from blockaudit.records.norm_spec import NormSpec
 from blockaudit.reference.assembly import SITES, Block, BranchPlan, NormSite
-from blockaudit.trace.held import Held
+from blockaudit.trace.diagnosis.held import Held
 from blockaudit.trace.identify.solved import Solved
 from blockaudit.trace.program import Layer
 

@@ -12,14 +12,14 @@ from blockaudit.graph.reader import Reader
 from blockaudit.records.bound import BoundManifest, Resolved
 from blockaudit.reference.assembly import NormSite, number, value
 from blockaudit.trace.candidate import Candidate
-from blockaudit.trace.edits import Edit, as_site, differences, same, solved_changes
-from blockaudit.trace.held import Held
+from blockaudit.trace.diagnosis.edits import Edit, as_site, differences, same, solved_changes
+from blockaudit.trace.diagnosis.held import Held
+from blockaudit.trace.diagnosis.trial import outer_norm
 from blockaudit.trace.identify import identify_final, identify_scale, identify_softcap
 from blockaudit.trace.identify.solved import Solved
 from blockaudit.trace.outer import head_input
 from blockaudit.trace.reference import Reference
 from blockaudit.trace.scene import Seen
-from blockaudit.trace.trial import outer_norm
 
 _Solved = dict[tuple[str, int | None], list[Solved]]
 # The reference under another manifest.

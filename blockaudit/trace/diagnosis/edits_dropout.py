@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from blockaudit.reference.assembly import BranchPlan
-from blockaudit.trace.edits import Edit, at
+from blockaudit.trace.diagnosis.edits import Edit, at
 from blockaudit.trace.identify import identify_dropout
 from blockaudit.trace.scene import Seen
 

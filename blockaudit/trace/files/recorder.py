@@ -9,7 +9,7 @@ from torch import Tensor
 
 from blockaudit.errors import RequestError
 from blockaudit.records.trace_file import TOKENS, TraceMetadata
-from blockaudit.trace.file_writer import TraceWriter
+from blockaudit.trace.files.write import TraceWriter
 from blockaudit.trace.models import Inputs
 from blockaudit.trace.running import named
 from blockaudit.trace.scene import Seen

@@ -11,8 +11,8 @@ from blockaudit.errors import RequestError
 from blockaudit.records.bound import BoundManifest
 from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.trace.candidates import Candidates
+from blockaudit.trace.files.recorder import Recorder, check
 from blockaudit.trace.judge import NAMES
-from blockaudit.trace.recorder import Recorder, check
 from blockaudit.trace.request import Request, batches_of, device_of, dtype_of
 from blockaudit.trace.running import named
 from blockaudit.trace.weights import Weights

@@ -13,8 +13,9 @@ from blockaudit.records.conformance import SiteResult
 from blockaudit.reference import assembly
 from blockaudit.reference.assembly import Block, BranchPlan, NormSite
 from blockaudit.reference.norms.rounding import work_dtype
-from blockaudit.trace import local, probes, repro_script
+from blockaudit.trace import local, probes
 from blockaudit.trace.program import Layer
+from blockaudit.trace.repro import script
 from blockaudit.trace.scene import Scene, Seen, norm_at
 
 # Bytes of a branch's weights that are worth handing over; beyond that their names have to do.
@@ -44,7 +45,7 @@ class _Parts:
     observed: Tensor
     expected: Tensor
     inputs: dict[str, Tensor]
-    formula: list[str] = field(default_factory=repro_script.stored)
+    formula: list[str] = field(default_factory=script.stored)
     weights: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     keys: dict[str, str] = field(default_factory=dict[str, str])
     norm: NormSite | None = None
@@ -131,8 +132,8 @@ def _summed(block: Block, site: str, inputs: dict[str, Tensor], wide: str) -> li
     branch, _, what = site.rpartition(".")
     part = block.branch(branch) if branch else block.branches[-1]
     if len(inputs) > 1:
-        return repro_script.summed(list(inputs), wide)
-    return repro_script.scaled({"residual": part.shortcut_scale, "update": part.scale}.get(what, 1.0), wide)
+        return script.summed(list(inputs), wide)
+    return script.scaled({"residual": part.shortcut_scale, "update": part.scale}.get(what, 1.0), wide)
 
 
 def _norm(scene: Scene, norm: NormSite, source: Tensor, parts: _Parts) -> _Parts:
@@ -243,16 +244,16 @@ def _formula(scene: Scene, result: SiteResult, parts: _Parts, tensors: dict[str,
     if parts.norm is not None:
         names, spec = frozenset(parts.weights), parts.norm.spec
         if result.metric == "bits":
-            tries = list(repro_script.rounded(spec, names, str(work_dtype(spec, tensors["x"]))))
+            tries = list(script.rounded(spec, names, str(work_dtype(spec, tensors["x"]))))
         else:
-            exact = repro_script.norm(spec, names, str(scene.wide))
+            exact = script.norm(spec, names, str(scene.wide))
             tries = [exact] if exact is not None else []
     near = 0.0 if result.metric == "bits" else 16 * torch.finfo(tensors["expected"].dtype).eps
     for lines in tries:
         made = _ran(lines, tensors)
         if made is not None and _alike(made, tensors["expected"], near):
             return lines
-    return repro_script.stored()
+    return script.stored()
 
 
 def _ran(lines: list[str], tensors: dict[str, Tensor]) -> Tensor | None:

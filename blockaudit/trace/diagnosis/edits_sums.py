@@ -10,7 +10,7 @@ from torch import Tensor
 
 from blockaudit.reference.assembly import Block, BranchPlan
 from blockaudit.trace.candidate import Sites
-from blockaudit.trace.edits import SCALES, Edit, at, same
+from blockaudit.trace.diagnosis.edits import SCALES, Edit, at, same
 from blockaudit.trace.identify.solved import shortest
 
 # Roundings that a product of a recorded value may be off, and how far its factor then is.

@@ -16,11 +16,11 @@ from blockaudit.records.sites import Site, parse
 from blockaudit.reference import assembly
 from blockaudit.reference.assembly import Block
 from blockaudit.trace.candidate import Segment, Sites
-from blockaudit.trace.known import Known
+from blockaudit.trace.files.known import Known
+from blockaudit.trace.files.sources import Values
 from blockaudit.trace.models import Inputs
 from blockaudit.trace.program import Layer
 from blockaudit.trace.reference import Full
-from blockaudit.trace.sources import Values
 
 # Directions in which a router's input is moved by its own rounding: experts that change with them are undecided.
 _NUDGES, _SIZE = 4, 2.0

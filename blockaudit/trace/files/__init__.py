@@ -1,0 +1,1 @@
+"""Traces as files: written, read, compared, and run as candidates."""

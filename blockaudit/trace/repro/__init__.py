@@ -1,0 +1,1 @@
+"""`--repro`: the first divergence, cut out to be handed over."""
