@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from blockaudit.checkpoint import storage
 from blockaudit.checkpoint.files import lfs_size, read_capped, reason, short
 from blockaudit.checkpoint.jsontext import BadJsonError, parse_object
 from blockaudit.records.checkpoint import Fault
@@ -24,7 +25,7 @@ def read_config(folder: str, name: str = "config.json") -> tuple[dict[str, Any] 
     values is a fault, and the last value counts, as it does for every loader.
     """
     path = os.path.join(folder, name)
-    if not os.path.lexists(path):
+    if not storage.named(path):
         return None, []
     try:
         raw = read_capped(path, MAX_CONFIG)

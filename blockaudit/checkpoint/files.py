@@ -1,4 +1,7 @@
-"""Opening files that nobody vouches for: regular files only, and never more bytes than asked for."""
+"""Opening files that nobody vouches for: regular files only, and never more bytes than asked for.
+
+What reads a checkpoint opens its files here, and does not know whether they lie on this machine or on a hub.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ import gc
 import os
 import stat
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from typing import BinaryIO, Protocol
 
+# What the path of a file on a hub begins with; every other path is one of this machine.
+REMOTE = "hf://"
 LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
 
 
@@ -57,15 +63,65 @@ def pread_into(fd: int, view: memoryview, offset: int) -> int:
     return done
 
 
+class PositionedFile(Protocol):
+    """A file that is read by position, wherever it lies. Reads give fewer bytes only where the file ends first."""
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes, as it was when it was opened."""
+        ...
+
+    def read_at(self, length: int, offset: int) -> bytes:
+        """Up to `length` bytes at `offset`."""
+        ...
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        """Fill `view` from `offset` on, and say how many bytes it got."""
+        ...
+
+    def stream(self) -> BinaryIO:
+        """The same file for readers that seek; to be closed before the file is."""
+        ...
+
+    def close(self) -> None:
+        """Give back what holds it open."""
+        ...
+
+
+class LocalFile:
+    """A regular file of this machine."""
+
+    def __init__(self, path: str) -> None:
+        self._fd, self.size = open_regular(path)
+
+    def read_at(self, length: int, offset: int) -> bytes:
+        return pread_all(self._fd, length, offset)
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        return pread_into(self._fd, view, offset)
+
+    def stream(self) -> BinaryIO:
+        return os.fdopen(self._fd, "rb", closefd=False)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def open_file(path: str) -> PositionedFile:
+    """Open `path` for positioned reads, on this machine or on a hub that is connected. Raises OSError."""
+    if not path.startswith(REMOTE):
+        return LocalFile(path)
+    from blockaudit.checkpoint.hub.repository import open_remote
+
+    return open_remote(path)
+
+
 def read_capped(path: str, cap: int) -> bytes:
     """The whole of a small regular file. Raises OSError, and ValueError where it is larger than `cap` bytes."""
-    fd, size = open_regular(path)
-    try:
-        if size > cap:
-            raise ValueError(f"{size:,} bytes, more than the {cap:,} that such a file may have")
-        return pread_all(fd, size, 0)
-    finally:
-        os.close(fd)
+    with closing(open_file(path)) as file:
+        if file.size > cap:
+            raise ValueError(f"{file.size:,} bytes, more than the {cap:,} that such a file may have")
+        return file.read_at(file.size, 0)
 
 
 def short(name: str, limit: int = 200) -> str:

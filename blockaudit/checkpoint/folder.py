@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import msgspec
 
+from blockaudit.checkpoint import containers, foreign, storage
 from blockaudit.checkpoint.index import INDEX_SUFFIX
-from blockaudit.checkpoint.weights import FOREIGN_SUFFIXES, PICKLE_SUFFIXES
+from blockaudit.checkpoint.weights import PICKLE_SUFFIXES
 from blockaudit.errors import RequestError
 
 # Training state that lies beside weights. It is no weight file, and unpickling it would run code.
@@ -30,11 +30,15 @@ _PREFERRED = (
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """The file of a folder to start from, by name; without one, `sharded` are the parts of a training state."""
+    """The file of a folder to start from, by name; without one, `sharded` are the parts of a training state.
+
+    `backend` is torch_dist for a folder that Megatron-core wrote, torch for another distributed checkpoint.
+    """
 
     name: str
     sidecars: tuple[str, ...]
     sharded: tuple[str, ...] = ()
+    backend: str = ""
 
 
 def is_sidecar(name: str) -> bool:
@@ -50,7 +54,7 @@ def is_sharded_state(name: str) -> bool:
 def names_in(folder: str, source: str) -> list[str]:
     """Names in a folder, sorted. Raises RequestError where it cannot be listed."""
     try:
-        return sorted(os.listdir(folder))
+        return storage.names_in(folder)
     except OSError as error:
         raise RequestError(f"{source}: the folder cannot be listed: {(error.strerror or 'error').lower()}") from error
 
@@ -71,32 +75,28 @@ def _several(source: str, names: list[str]) -> RequestError:
     return RequestError(f"{source}: several weight files ({shown}): name the one to audit")
 
 
-def _nothing(source: str, names: list[str]) -> RequestError:
+def _nothing(folder: str, source: str, names: list[str]) -> RequestError:
     if not names:
         return RequestError(f"{source}: the folder is empty: expected model.safetensors or a shard index")
-    foreign = [name for name in names if name.lower().endswith(FOREIGN_SUFFIXES)]
-    if foreign:
-        return RequestError(
-            f"{source}: no weights in a format that is read: found {foreign[0]}, expected safetensors or a state dict"
-        )
+    known = foreign.in_folder(folder, names)
+    if known is not None:
+        name, (what, remedy) = known
+        return RequestError(f"{source}: no weights in a format that is read: {name} is {what}: {remedy}")
     return RequestError(
         f"{source}: no weights in this folder: expected model.safetensors, a shard index or pytorch_model.bin"
     )
 
 
 def _other_weights(names: list[str]) -> list[list[str]]:
-    """Candidates by preference: safetensors, index files of other stems, pickles."""
+    """Candidates by preference: safetensors, index files of other stems, pickles, GGUF (a split file once)."""
     weights = [name for name in names if not is_sidecar(name) and not is_sharded_state(name)]
     indexes = [name for name in weights if name.endswith((f".safetensors{INDEX_SUFFIX}", f".bin{INDEX_SUFFIX}"))]
     tensors = [name for name in weights if name.endswith(".safetensors")]
-    pickles = [name for name in weights if name.endswith(PICKLE_SUFFIXES)]
-    return [indexes, tensors, pickles]
+    pickles = [n for n in weights if n.endswith(PICKLE_SUFFIXES) and foreign.by_name(n) is None]
+    return [indexes, tensors, pickles, containers.gguf_files(weights)]
 
 
 def _pick(source: str, names: list[str]) -> str:
-    for name in _PREFERRED:
-        if name in names:
-            return name
     for candidates in _other_weights(names):
         if len(candidates) == 1:
             return candidates[0]
@@ -108,11 +108,15 @@ def _pick(source: str, names: list[str]) -> str:
 def choose(folder: str, source: str) -> Choice:
     """Choose the weights of a folder. Raises RequestError where there are none, or no way to choose between several."""
     names = names_in(folder, source)
-    picked = _pick(source, names)
+    preferred = next((name for name in _PREFERRED if name in names), "")
+    backend = "" if preferred else containers.distributed_backend(folder, source, names)
+    if backend:
+        return Choice("", tuple(name for name in names if is_sidecar(name)), (), backend)
+    picked = preferred or _pick(source, names)
     sidecars = tuple(name for name in names if is_sidecar(name) and name != picked)
     if picked:
         return Choice(picked, sidecars)
     sharded = tuple(name for name in names if is_sharded_state(name))
     if not sharded:
-        raise _nothing(source, names)
+        raise _nothing(folder, source, names)
     return Choice("", sidecars, sharded)

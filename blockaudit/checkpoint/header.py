@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
+from contextlib import closing
 
-from blockaudit.checkpoint.files import gc_paused, lfs_size, open_regular, pread_all, reason, short
+from blockaudit.checkpoint.files import PositionedFile, gc_paused, lfs_size, open_file, reason, short
 from blockaudit.checkpoint.header_text import parse_header
 from blockaudit.checkpoint.jsontext import BadJsonError
 from blockaudit.checkpoint.layout import check_layout
@@ -83,14 +83,15 @@ def _prefix_fault(head: bytes, name: str, size: int) -> Fault | None:
     return None
 
 
-def _read(fd: int, size: int, path: str, name: str) -> tuple[FileHeader, list[Fault]]:
-    head = pread_all(fd, min(size, 1024), 0)
+def _read(file: PositionedFile, path: str, name: str) -> tuple[FileHeader, list[Fault]]:
+    size = file.size
+    head = file.read_at(min(size, 1024), 0)
     fault = _prefix_fault(head, name, size)
     if fault is not None:
         return unread(path, name, size, "safetensors"), [fault]
     length = int.from_bytes(head[:_PREFIX], "little")
     whole = _PREFIX + length <= len(head)
-    raw = head[_PREFIX : _PREFIX + length] if whole else pread_all(fd, length, _PREFIX)
+    raw = head[_PREFIX : _PREFIX + length] if whole else file.read_at(length, _PREFIX)
     start = _PREFIX + length
     try:
         with gc_paused():
@@ -117,17 +118,11 @@ def read_header(path: str, name: str) -> tuple[FileHeader, list[Fault]]:
     Never raises for what the file holds, and holds no more of it in memory than its header. `readable` is false where
     the keys could not be read; tensors that contradict themselves are kept, with their fault.
     """
+    size = 0
     try:
-        fd, size = open_regular(path)
+        with closing(open_file(path)) as file:
+            size = file.size
+            return _read(file, path, name)
     except OSError as error:
-        return unread(path, name, 0, "safetensors"), [
-            Fault("unreadable-file", name, f"cannot be read: {reason(error)}")
-        ]
-    try:
-        return _read(fd, size, path, name)
-    except OSError as error:
-        return unread(path, name, size, "safetensors"), [
-            Fault("unreadable-file", name, f"cannot be read: {reason(error)}")
-        ]
-    finally:
-        os.close(fd)
+        fault = Fault("unreadable-file", name, f"cannot be read: {reason(error)}")
+        return unread(path, name, size, "safetensors"), [fault]

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
+from blockaudit.checkpoint import storage
 from blockaudit.checkpoint.files import gc_paused, read_capped, reason, short
 from blockaudit.checkpoint.jsontext import BadJsonError, Pairs, parse_pairs
 from blockaudit.records.checkpoint import Fault
@@ -121,8 +122,8 @@ def refused_name(folder: str, shard: str) -> str:
         return "leads out of the folder"
     try:
         os.fsencode(shard)
-        if "/" not in shard:
-            return ""
+        if "/" not in shard or storage.is_remote(folder):
+            return ""  # a hub has no links
         home = os.path.realpath(folder)
         inside = os.path.realpath(os.path.join(folder, os.path.dirname(shard)))
     except (ValueError, OSError):

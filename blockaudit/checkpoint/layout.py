@@ -151,7 +151,12 @@ def check_layout(entries: list[Entry], file: str, data_start: int, data_size: in
     scan.run(entries)
     if scan.contiguous and scan.end == data_size:
         return []
-    faults = _shape_faults(scan, file)
+    return _shape_faults(scan, file) + check_spans(entries, file, data_start, data_size)
+
+
+def check_spans(entries: list[Entry], file: str, data_start: int, data_size: int) -> list[Fault]:
+    """Faults of the byte ranges alone: tensors that overlap, reach past the end, or leave bytes to nobody."""
+    faults: list[Fault] = []
     spans = _Spans(_possible(entries))
     if spans.overlapping:
         keys = tuple(spans.overlapping)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickletools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from blockaudit.checkpoint.refusal import RefusedError, malformed, unsafe
@@ -42,8 +43,8 @@ class Vocabulary(Protocol):
         """What a persistent id stands for; raises RefusedError."""
         ...
 
-    def build(self, target: Any) -> None:
-        """Whether `target` may be given a state (which is dropped); raises RefusedError."""
+    def build(self, target: Any, state: Any) -> None:
+        """Give an inert object the state that the pickle has for it, or drop that; raises RefusedError."""
         ...
 
 
@@ -55,7 +56,23 @@ _ARGUMENT = frozenset((
     "BINBYTES8", "BYTEARRAY8",
 ))  # fmt: skip
 _EMPTY: dict[str, Callable[[], Any]] = {"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_SET": list, "EMPTY_TUPLE": tuple}
-_SCALAR = (str, int, float, bytes, type(None))
+
+
+@dataclass(eq=False, slots=True)
+class Described:
+    """An object that was not made: the name of its class, what it would be made of, and the state it was given."""
+
+    name: str
+    args: tuple[Any, ...] = ()
+    state: Any = None
+
+    def get(self, field: str) -> Any:
+        """A field of its state, None where there is none of that name."""
+        state: Any = self.state
+        return cast("dict[Any, Any]", state).get(field) if isinstance(state, dict) else None
+
+
+_KEYS = (str, int, float, bytes, type(None), Described)
 
 
 class Machine:
@@ -127,10 +144,13 @@ def _collect(kind: Callable[[list[Any]], Any]) -> Callable[[Machine, Any], None]
 
 
 def put(target: Any, key: Any, value: Any) -> None:
-    """Store where the key is a plain value. Others are dropped: hashing a nested tuple may take for ever."""
+    """Store where the key is a plain value or a description, which hashes by what it is and not by what it holds.
+
+    Others are dropped: hashing a nested tuple may take for ever.
+    """
     if not isinstance(target, dict):
         raise TypeError("an item is set on what is no dictionary")
-    if isinstance(key, _SCALAR):
+    if isinstance(key, _KEYS):
         target[key] = value
 
 
@@ -234,8 +254,8 @@ def _persid(m: Machine, arg: Any) -> None:
 
 
 def _build(m: Machine, _: Any) -> None:
-    m.stack.pop()
-    m.words.build(m.stack[-1])
+    state = m.stack.pop()
+    m.words.build(m.stack[-1], state)
 
 
 _HANDLERS: dict[str, Callable[[Machine, Any], None]] = {

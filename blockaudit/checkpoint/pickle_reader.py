@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
+from contextlib import closing
 
-from blockaudit.checkpoint.files import gc_paused, open_regular, reason
+from blockaudit.checkpoint.files import PositionedFile, gc_paused, open_file, reason
 from blockaudit.checkpoint.header import unread
 from blockaudit.checkpoint.refusal import RefusedError
 from blockaudit.checkpoint.state_dict import Named, name_tensors
 from blockaudit.records.checkpoint import Fault, FileHeader
 
 
-def _named(fd: int, size: int, *, zipped: bool) -> Named:
-    # The storages are looked up while the file is open; closefd keeps the descriptor with its owner.
-    with os.fdopen(fd, "rb", closefd=False) as file, gc_paused():
+def _named(file: PositionedFile, *, zipped: bool) -> Named:
+    # The storages are looked up while the file is open.
+    with file.stream() as stream, gc_paused():
         if zipped:
             from blockaudit.checkpoint.torch_zip import read_zip
 
-            return name_tensors(*read_zip(file, size))
+            return name_tensors(*read_zip(stream, file.size))
         from blockaudit.checkpoint.torch_legacy import read_legacy
 
-        return name_tensors(*read_legacy(file, size))
+        return name_tensors(*read_legacy(stream, file.size))
 
 
 def read_pickle(path: str, name: str) -> tuple[FileHeader, list[Fault]]:
@@ -29,23 +29,19 @@ def read_pickle(path: str, name: str) -> tuple[FileHeader, list[Fault]]:
     Byte ranges are absolute (`data_start` is 0). `storages` maps every key to its storage, `strided` names the keys
     whose elements do not lie side by side. Nothing in the file is executed, and none of its names imported.
     """
+    size, container = 0, "torch-zip"
     try:
-        fd, size = open_regular(path)
-    except OSError as error:
-        return unread(path, name, 0, "torch-zip"), [Fault("unreadable-file", name, f"cannot be read: {reason(error)}")]
-    container = "torch-legacy"
-    try:
-        zipped = os.pread(fd, 4, 0) == b"PK\x03\x04"
-        container = "torch-zip" if zipped else container
-        named = _named(fd, size, zipped=zipped)
+        with closing(open_file(path)) as file:
+            size = file.size
+            zipped = file.read_at(4, 0) == b"PK\x03\x04"
+            container = "torch-zip" if zipped else "torch-legacy"
+            named = _named(file, zipped=zipped)
     except RefusedError as error:
         fault = Fault(error.rule, name, error.message, expected=error.expected, observed=error.observed)
         return unread(path, name, size, container), [fault]
     except (OSError, RecursionError) as error:
         why = reason(error) if isinstance(error, OSError) else "it is nested too deeply"
         return unread(path, name, size, container), [Fault("unreadable-file", name, f"cannot be read: {why}")]
-    finally:
-        os.close(fd)
     metadata = {"blockaudit.unwrapped": named.wrapper} if named.wrapper else {}
     header = FileHeader(
         name, path, size, container, 0, named.tensors, metadata, storages=named.storages, strided=named.strided

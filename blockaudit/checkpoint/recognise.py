@@ -20,7 +20,7 @@ _ZERO = (
     "run `python zero_to_fp32.py DIR OUT` (it lies in the DeepSpeed checkpoint folder), or set "
     "stage3_gather_16bit_weights_on_model_save"
 )
-_DCP = "run `python -m torch.distributed.checkpoint.format_utils dcp_to_torch DIR OUT.pt`"
+_DCP = "audit the folder that holds all parts and their .metadata"
 
 
 def is_adapter(key: str) -> bool:
@@ -35,7 +35,7 @@ def _training(file: str, what: str, remedy: str, keys: Sequence[str] = ()) -> Fa
 def sharded_state_fault(names: Sequence[str]) -> Fault:
     """The fault of a folder, or a file, that holds nothing but parts of a training state, by their names."""
     if names[0].endswith(".distcp"):
-        return _training(names[0], "this is a torch.distributed checkpoint", _DCP)
+        return _training(names[0], "this is one part of a torch.distributed checkpoint", _DCP)
     return _training(names[0], "this is a DeepSpeed training state", _ZERO)
 
 

@@ -7,15 +7,14 @@ import stat
 from collections.abc import Sequence
 from typing import Any
 
-from blockaudit.checkpoint import shards
+from blockaudit.checkpoint import containers, foreign, shards, storage
 from blockaudit.checkpoint.config import read_config
-from blockaudit.checkpoint.files import gc_paused
+from blockaudit.checkpoint.files import REMOTE, gc_paused
 from blockaudit.checkpoint.folder import choose, is_sharded_state, is_sidecar, names_in
 from blockaudit.checkpoint.header import unread
 from blockaudit.checkpoint.index import INDEX_SUFFIX, read_index, refused_name
 from blockaudit.checkpoint.recognise import adapter_only, sharded_state_fault, training_state
 from blockaudit.checkpoint.weights import (
-    FOREIGN_SUFFIXES,
     PICKLE_SUFFIXES,
     WEIGHT_SUFFIXES,
     looks_like_weights,
@@ -54,31 +53,26 @@ def _merge(
     return tensors, owner
 
 
-def _exists(folder: str, name: str) -> bool:
-    """False only for what is certainly not there: a file that may not be read is another fault."""
-    try:
-        os.stat(os.path.join(folder, name))
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
 def _open_index(folder: str, name: str) -> tuple[_Files, dict[str, str]]:
     index, faults = read_index(os.path.join(folder, name), name)
     if index is None:
         return ([unread(os.path.join(folder, name), name, 0, _container(name))], faults), {}
     refused = {shard: why for shard in index.shards if (why := refused_name(folder, shard))}
-    lost = {shard: None for shard in index.shards if shard not in refused and not _exists(folder, shard)}
-    files: list[FileHeader] = []
-    for shard in index.shards:
+    lost = {
+        shard: None
+        for shard in index.shards
+        if shard not in refused and not storage.exists(os.path.join(folder, shard))
+    }
+
+    def read_shard(shard: str) -> tuple[FileHeader, list[Fault]]:
         path = os.path.join(folder, shard)
         if shard in refused or shard in lost:
             # Its keys are unknown, not absent: the record says so.
-            files.append(unread(path, shard, 0, _container(name)))
-            continue
-        header, found = read_weights(path, shard)
+            return unread(path, shard, 0, _container(name)), []
+        return read_weights(path, shard)
+
+    files: list[FileHeader] = []
+    for header, found in storage.each(folder, read_shard, index.shards):
         files.append(header)
         faults.extend(found)
     read = [file for file in files if file.readable]
@@ -144,11 +138,29 @@ def _open_sharded_state(source: str, folder: str, names: tuple[str, ...], sideca
     return Checkpoint(source, "sharded-torch", folder or ".", files, {}, {}, config, found, sidecars, adapter)
 
 
-def _open_folder(source: str) -> Checkpoint:
-    choice = choose(source, source)
+def _open_folder(source: str, folder: str) -> Checkpoint:
+    choice = choose(folder, source)
+    if choice.backend:
+        return containers.open_distributed(source, folder, choice.backend, choice.sidecars)
+    if choice.name.lower().endswith(".gguf"):
+        return containers.open_gguf(source, folder, choice.name, choice.sidecars)
     if choice.sharded:
-        return _open_sharded_state(source, source, choice.sharded, choice.sidecars)
-    return _assemble(source, source, choice.name, choice.sidecars)
+        return _open_sharded_state(source, folder, choice.sharded, choice.sidecars)
+    return _assemble(source, folder, choice.name, choice.sidecars)
+
+
+def _open_remote(source: str, whole: bool) -> Checkpoint:
+    if whole:
+        name = source.removeprefix(REMOTE).partition("@")[0]
+        raise RequestError(
+            f"{source}: this reads every weight, and of a hub only headers and norm vectors are read: "
+            f"download it first (hf download {name} --local-dir DIR) and name the folder"
+        )
+    try:
+        return _open_folder(source, storage.connect(source))
+    except BaseException:
+        storage.close()
+        raise
 
 
 def _check_json(source: str, name: str) -> None:
@@ -166,28 +178,39 @@ def _open_file(source: str) -> Checkpoint:
     if lower.endswith(".json"):
         _check_json(source, name)
         return _assemble(source, folder, name, ())
+    if name == containers.DISTRIBUTED:
+        return _open_folder(source, folder or ".")
     if is_sharded_state(name):
         return _open_sharded_state(source, folder, (name,), ())
     if is_sidecar(name) and lower.endswith(PICKLE_SUFFIXES):
         raise RequestError(f"{source}: not a checkpoint: {name} is training state, which is not opened")
-    if not lower.endswith((*WEIGHT_SUFFIXES, *FOREIGN_SUFFIXES)) and not looks_like_weights(source):
+    known = lower.endswith((*WEIGHT_SUFFIXES, *foreign.SUFFIXES))
+    if not known and containers.is_gguf(source):
+        return containers.open_gguf(source, folder, name, ())
+    if not known and not looks_like_weights(source):
         raise RequestError(
-            f"{source}: not a checkpoint: expected a folder, .safetensors, .bin, .pt, .pth or an index .json"
+            f"{source}: not a checkpoint: expected a folder, .safetensors, .bin, .pt, .pth, .gguf or an index .json"
         )
     return _assemble(source, folder, name, ())
 
 
-def open_checkpoint(source: str) -> Checkpoint:
-    """Open a folder, a weight file or a shard index, and read every header; no weight is read, nothing is executed.
+def open_checkpoint(source: str, *, whole: bool = False) -> Checkpoint:
+    """Open a folder, a weight file, a shard index or a repository on a hub, and read every header.
 
-    What is wrong with the files is in `faults`. Raises RequestError, one line, where there is nothing to audit.
+    No weight is read and nothing is executed. `whole` says that the caller is going to read every weight, for which a
+    hub is the wrong place. What is wrong with the files is in `faults`. Raises RequestError, one line, where there is
+    nothing to audit. `values.close_files` ends the connection to a hub.
     """
-    if source.startswith("hf://"):
-        raise RequestError(f"{source}: hf:// sources are not part of this release: download the checkpoint first")
     if not source:
         raise RequestError("SOURCE is empty: expected a folder, a weight file or a shard index")
+    if storage.is_remote(source):
+        with gc_paused():
+            return _open_remote(source, whole)
     mode = _mode(source)
     if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
         raise RequestError(f"{source}: not a checkpoint: it is neither a folder nor a regular file")
     with gc_paused():
-        return _open_folder(source) if stat.S_ISDIR(mode) else _open_file(source)
+        checkpoint = _open_folder(source, source) if stat.S_ISDIR(mode) else _open_file(source)
+    if whole:
+        containers.check_whole(checkpoint)
+    return checkpoint

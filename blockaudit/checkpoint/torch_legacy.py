@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, BinaryIO, cast
 
 from blockaudit.checkpoint.pickle_machine import Machine
@@ -39,7 +38,7 @@ class Window:
         return self._at
 
 
-def _offsets(fd: int, position: int, size: int, keys: list[Any], storages: dict[str, Storage]) -> dict[str, int]:
+def _offsets(file: BinaryIO, position: int, size: int, keys: list[Any], storages: dict[str, Storage]) -> dict[str, int]:
     """First byte of every storage: each is an 8 byte count of elements and its raw data, in the order of the keys."""
     offsets: dict[str, int] = {}
     for key in keys:
@@ -54,7 +53,8 @@ def _offsets(fd: int, position: int, size: int, keys: list[Any], storages: dict[
                 expected=need,
                 observed=size,
             )
-        count = int.from_bytes(os.pread(fd, 8, position), "little", signed=True)
+        file.seek(position)
+        count = int.from_bytes(file.read(8), "little", signed=True)
         if count != storage.elements:
             raise RefusedError(
                 "corrupt-header",
@@ -93,4 +93,4 @@ def read_legacy(file: BinaryIO, size: int) -> tuple[Any, Locate]:
     keys = Machine(words).run(window)
     if not isinstance(keys, list):
         raise malformed("it has no list of storage keys")
-    return root, _locator(_offsets(file.fileno(), window.tell(), size, cast("list[Any]", keys), words.storages))
+    return root, _locator(_offsets(file, window.tell(), size, cast("list[Any]", keys), words.storages))

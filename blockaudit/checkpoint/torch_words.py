@@ -165,6 +165,11 @@ _CALLS: dict[str, Callable[[tuple[Any, ...]], Any]] = {
 _GLOBALS = _globals()
 
 
+def torch_dtype(name: str) -> str:
+    """The dtype that `torch.NAME` is, empty where it is none."""
+    return _DTYPES.get(name, "")
+
+
 class TorchWords:
     """The vocabulary of a state dict; remembers every storage that it met, by key."""
 
@@ -203,7 +208,8 @@ class TorchWords:
             raise malformed(f"the storage {key[:40]} has two lengths")
         return storage
 
-    def build(self, target: Any) -> None:
+    def build(self, target: Any, state: Any) -> None:
+        del state
         # A state dict carries its _metadata as the attribute of an OrderedDict; it is dropped.
         if not isinstance(target, dict | Tensor):
             raise unsafe("__setstate__ of an object that is no dictionary")

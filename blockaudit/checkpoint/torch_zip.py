@@ -9,6 +9,7 @@ from collections import Counter
 from struct import error as struct_error
 from typing import Any, BinaryIO
 
+from blockaudit.checkpoint.foreign import zip_kind
 from blockaudit.checkpoint.pickle_machine import Machine
 from blockaudit.checkpoint.refusal import RefusedError, malformed
 from blockaudit.checkpoint.state_dict import Locate
@@ -26,13 +27,9 @@ def _refuse(what: str, remedy: str) -> RefusedError:
 
 def _check_kind(names: list[str]) -> None:
     """Zip archives that are something else than a state dict, told by the names of their entries."""
-    tails = {name.partition("/")[2] for name in names}
-    if "constants.pkl" in tails and any(tail.startswith("code/") for tail in tails):
-        raise _refuse("a TorchScript archive, which holds code", "save the state dict of the original model")
-    if any(tail.startswith(".data/") for tail in tails) and ".data/extern_modules" in tails:
-        raise _refuse("a torch.package archive, which holds code", "save the state dict of the model inside")
-    if names and all(name.endswith(".npy") for name in names):
-        raise _refuse("a NumPy archive", "save the arrays by name with safetensors.numpy.save_file")
+    kind = zip_kind(names)
+    if kind is not None:
+        raise _refuse(*kind)
 
 
 def _prefix(names: list[str]) -> str:

@@ -7,14 +7,14 @@ wrong is already a fault of the checkpoint.
 from __future__ import annotations
 
 import math
-import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from blockaudit.checkpoint import storage
 from blockaudit.checkpoint.decode import DECODERS, Numbers
-from blockaudit.checkpoint.files import open_regular, pread_all, pread_into
+from blockaudit.checkpoint.files import PositionedFile, open_file
 from blockaudit.records.checkpoint import DTYPE_BITS, Checkpoint, TensorHeader
 
 # Elements of the longest vector that read_vector decodes.
@@ -41,32 +41,30 @@ class VectorStats(msgspec.Struct, frozen=True):
 
 
 # Open files by path, with what tells that a path names another file now.
-_open: OrderedDict[str, tuple[int, tuple[int, int, int, int]]] = OrderedDict()
-
-
-def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+_open: OrderedDict[str, tuple[PositionedFile, storage.Identity]] = OrderedDict()
 
 
 def close_files() -> None:
-    """Close the files that are kept open between reads."""
+    """Close the files that are kept open between reads, and the connections to hubs."""
     while _open:
-        os.close(_open.popitem()[1][0])
+        _open.popitem()[1][0].close()
+    storage.close()
 
 
-def _descriptor(path: str) -> int:
-    """An open descriptor of `path`, kept for the next read. Raises OSError."""
+def _opened(path: str) -> PositionedFile:
+    """An open file, kept for the next read. Raises OSError."""
+    now = storage.identity(path)
     known = _open.get(path)
-    if known is not None and known[1] == _identity(os.stat(path)):
+    if known is not None and known[1] == now:
         _open.move_to_end(path)
         return known[0]
     if known is not None:
-        os.close(_open.pop(path)[0])
-    fd, _ = open_regular(path)
-    _open[path] = fd, _identity(os.fstat(fd))
+        _open.pop(path)[0].close()
+    file = open_file(path)
+    _open[path] = file, now
     if len(_open) > _OPEN_FILES:
-        os.close(_open.popitem(last=False)[1][0])
-    return fd
+        _open.popitem(last=False)[1][0].close()
+    return file
 
 
 def _sound(tensor: TensorHeader, size: int, data_start: int) -> bool:
@@ -77,12 +75,12 @@ def _sound(tensor: TensorHeader, size: int, data_start: int) -> bool:
 
 def read_block(ckpt: Checkpoint, key: str, start: int, length: int) -> bytes:
     """Bytes start to start + length of a tensor, clipped to it; empty where they cannot be read."""
-    tensor, file = ckpt.tensors[key], ckpt.owner[key]
-    length = min(length, tensor.nbytes - start)
-    if start < 0 or length <= 0 or not _sound(tensor, file.size, file.data_start):
+    span = _span(ckpt, key, start, length)
+    if span is None:
         return b""
+    path, offset, length = span
     try:
-        data = pread_all(_descriptor(file.path), length, file.data_start + tensor.data_offsets[0] + start)
+        data = _opened(path).read_at(length, offset)
     except OSError:
         return b""
     return data if len(data) == length else b""
@@ -94,7 +92,7 @@ def read_into(ckpt: Checkpoint, key: str, start: int, view: memoryview) -> int:
     if not 0 <= start <= start + len(view) <= tensor.nbytes or not _sound(tensor, file.size, file.data_start):
         return 0
     try:
-        return pread_into(_descriptor(file.path), view, file.data_start + tensor.data_offsets[0] + start)
+        return _opened(file.path).read_into(view, file.data_start + tensor.data_offsets[0] + start)
     except OSError:
         return 0
 
@@ -153,6 +151,27 @@ def read_vector(ckpt: Checkpoint, key: str, limit: int = VECTOR_LIMIT, *, extrem
     return VectorStats(mean, low, high, others, count, constant, sha256(raw).digest())
 
 
+def fetch_ahead(ckpt: Checkpoint, keys: Iterable[str], limit: int = VECTOR_LIMIT) -> None:
+    """Say which tensors `read_vector` is going to be asked for: what lies on a hub is fetched at once."""
+    if storage.is_remote(ckpt.folder):
+        small = (key for key in keys if 0 < ckpt.tensors[key].elements <= limit)
+        storage.fetch_ahead([span for key in small if (span := _span(ckpt, key, 0, ckpt.tensors[key].nbytes))])
+
+
+def _span(ckpt: Checkpoint, key: str, start: int, length: int) -> storage.Span | None:
+    """The bytes that `read_block` reads; None where it reads none."""
+    tensor, file = ckpt.tensors[key], ckpt.owner[key]
+    length = min(length, tensor.nbytes - start)
+    if start < 0 or length <= 0 or not _sound(tensor, file.size, file.data_start):
+        return None
+    return file.path, file.data_start + tensor.data_offsets[0] + start, length
+
+
+def located(ckpt: Checkpoint, key: str) -> bool:
+    """Whether the bytes of a tensor can be read: of a distributed checkpoint those of short vectors are found alone."""
+    return ckpt.owner[key].container != "torch-distributed" or key not in ckpt.owner[key].strided
+
+
 def _alike(ckpt: Checkpoint, a: str, b: str) -> bool:
     """Same dtype, shape and length, and both stored in order."""
     x, y = ckpt.tensors[a], ckpt.tensors[b]
@@ -183,6 +202,8 @@ def sampled_equal(ckpt: Checkpoint, a: str, b: str) -> bool:
         return False
     last = max(0, ckpt.tensors[a].nbytes - BLOCK)
     starts = sorted({last * i // (BLOCKS - 1) for i in range(BLOCKS)})
+    if storage.is_remote(ckpt.folder):
+        storage.fetch_ahead([s for key in (a, b) for start in starts if (s := _span(ckpt, key, start, BLOCK))])
     return ckpt.tensors[a].nbytes == 0 or all(_equal_at(ckpt, a, b, start, BLOCK) for start in starts)
 
 

@@ -3,43 +3,19 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 
-from blockaudit.checkpoint.files import lfs_size, open_regular, pread_all, reason
+from blockaudit.checkpoint import foreign
+from blockaudit.checkpoint.files import lfs_size, open_file, reason
 from blockaudit.checkpoint.header import lfs_fault, read_header, unread
 from blockaudit.records.checkpoint import Fault, FileHeader
 
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 WEIGHT_SUFFIXES = (".safetensors", *PICKLE_SUFFIXES)
 
-_EXPORT = "blockaudit reads safetensors and PyTorch state dicts"
-# First bytes, what they are, what to do.
-_MAGIC: tuple[tuple[bytes, str, str], ...] = (
-    (b"GGUF", "a GGUF file", "audit the Hugging Face checkpoint that it was converted from"),
-    (b"\x89HDF\r\n", "an HDF5 file (Keras or TensorFlow)", "convert it with from_pretrained(..., from_tf=True)"),
-    (b"\x93NUMPY", "a NumPy array", "save the arrays by name with safetensors.numpy.save_file"),
-)
-# The same for formats without magic bytes, or whose bytes are those of another container.
-_SUFFIX: dict[str, tuple[str, str]] = {
-    ".gguf": ("a GGUF file", "audit the Hugging Face checkpoint that it was converted from"),
-    ".onnx": ("an ONNX graph", "audit the PyTorch checkpoint that it was exported from"),
-    ".npz": ("a NumPy archive", "save the arrays by name with safetensors.numpy.save_file"),
-    ".npy": ("a NumPy array", "save the arrays by name with safetensors.numpy.save_file"),
-    ".h5": ("an HDF5 file (Keras or TensorFlow)", "convert it with from_pretrained(..., from_tf=True)"),
-    ".msgpack": ("a Flax checkpoint", "convert it with from_pretrained(..., from_flax=True)"),
-    ".tflite": ("a TensorFlow Lite model", "audit the checkpoint that it was converted from"),
-    ".pb": ("a TensorFlow graph", "audit the checkpoint that it was exported from"),
-    ".nemo": ("a NeMo archive", "unpack it and audit the weights inside"),
-}
-FOREIGN_SUFFIXES = tuple(_SUFFIX)
-
 
 def _suffix(name: str) -> str:
     return os.path.splitext(name)[1].lower()
-
-
-def refusal(name: str, what: str, remedy: str) -> Fault:
-    """A format that is known and not read."""
-    return Fault("unreadable-file", name, f"this is {what}; {_EXPORT}: {remedy}")
 
 
 def _is_safetensors(head: bytes, size: int) -> bool:
@@ -60,11 +36,8 @@ def _sniff(head: bytes, size: int, name: str) -> str:
 
 
 def _foreign(head: bytes, name: str) -> Fault | None:
-    for magic, what, remedy in _MAGIC:
-        if head.startswith(magic):
-            return refusal(name, what, remedy)
-    known = _SUFFIX.get(_suffix(name))
-    return refusal(name, *known) if known else None
+    known = foreign.by_bytes(head) or foreign.by_name(name)
+    return foreign.refusal(name, *known) if known else None
 
 
 def _read_lfs(head: bytes, path: str, name: str, size: int) -> tuple[FileHeader, list[Fault]]:
@@ -79,28 +52,24 @@ def _unknown(head: bytes, name: str, size: int) -> Fault:
     if size == 0:
         return Fault("truncated-file", name, "the file is empty", observed=0)
     if head[257:262] == b"ustar":
-        return refusal(
+        return foreign.refusal(
             name, "a tar archive, as PyTorch wrote before 0.1.10", "load it there and save its state dict anew"
         )
-    return Fault("unreadable-file", name, f"its first bytes ({head[:8].hex(' ')}) are those of no format; {_EXPORT}")
+    return Fault(
+        "unreadable-file", name, f"its first bytes ({head[:8].hex(' ')}) are those of no format; {foreign.READS}"
+    )
 
 
 def read_weights(path: str, name: str) -> tuple[FileHeader, list[Fault]]:
     """Read the header of one weight file of any container, reported as `name`. Everything wrong with it is a fault."""
+    size = 0
     try:
-        fd, size = open_regular(path)
+        with closing(open_file(path)) as file:
+            size = file.size
+            head = file.read_at(1024, 0)
     except OSError as error:
-        return unread(path, name, 0, _container(name)), [
-            Fault("unreadable-file", name, f"cannot be read: {reason(error)}")
-        ]
-    try:
-        head = pread_all(fd, 1024, 0)
-    except OSError as error:
-        return unread(path, name, size, _container(name)), [
-            Fault("unreadable-file", name, f"cannot be read: {reason(error)}")
-        ]
-    finally:
-        os.close(fd)
+        fault = Fault("unreadable-file", name, f"cannot be read: {reason(error)}")
+        return unread(path, name, size, _container(name)), [fault]
     fault = _foreign(head, name)
     if fault is not None:
         return unread(path, name, size, _container(name)), [fault]
@@ -121,13 +90,8 @@ def read_weights(path: str, name: str) -> tuple[FileHeader, list[Fault]]:
 def looks_like_weights(path: str) -> bool:
     """Whether a file with a name that says nothing holds weights by its first bytes."""
     try:
-        fd, size = open_regular(path)
+        with closing(open_file(path)) as file:
+            size, head = file.size, file.read_at(1024, 0)
     except OSError:
         return False
-    try:
-        head = pread_all(fd, 1024, 0)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return _sniff(head, size, path) != "" or any(head.startswith(magic) for magic, _, _ in _MAGIC)
+    return _sniff(head, size, path) != "" or foreign.by_bytes(head) is not None

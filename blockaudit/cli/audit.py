@@ -48,10 +48,18 @@ def audit_each(sources: Sequence[str | None], audit: Callable[[str | None], Repo
         statuses.add(0 if status == 3 and shown.allow_unverified else status)
     if several and not chosen.streams:
         output.say(chosen.render_many(reports))
+    if not shown.quiet:
+        for line in _unused(reports):
+            output.remark(line)
     if reports:
         for path, form in files:
             output.write_report(path, form.render_many(reports) if several else form.render(reports[0]))
     return next(status for status in _WORST_FIRST if status in statuses)
+
+
+def _unused(reports: Sequence[Report]) -> list[str]:
+    """What takes findings out of the verdict and took none out of any report."""
+    return [line for line in reports[0].unused if all(line in r.unused for r in reports)] if reports else []
 
 
 def _results(

@@ -28,5 +28,5 @@ COMMANDS: dict[str, Command] = {
     "trace": Command("blockaudit.cli.trace:app", "Record, compare and show traces as files.", "Audit"),
     "manifest": Command("blockaudit.cli.manifest:app", "List, show, check, compare and draft manifests.", "Describe"),
     "rules": Command("blockaudit.cli.rules:rules", "List every rule, one line each.", "Describe"),
-    "explain": Command("blockaudit.cli.explain:explain", "Explain one rule in full.", "Describe"),
+    "explain": Command("blockaudit.cli.explain:explain", "Explain one rule, or one field of the contract.", "Describe"),
 }

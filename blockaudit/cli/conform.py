@@ -10,10 +10,12 @@ import typer
 
 from blockaudit import pipeline
 from blockaudit.cli import options, output
+from blockaudit.cli.asked import Given, asked
 from blockaudit.cli.audit import Presentation, audit_each
 from blockaudit.cli.progress import progress_bar
 from blockaudit.errors import RequestError
 from blockaudit.records.report import Report
+from blockaudit.report import formats
 
 _RUN = "Run"
 
@@ -66,12 +68,16 @@ def conform(
         bool, typer.Option("--algebra", help="Check the residual algebra as well.", rich_help_panel=_RUN)
     ] = False,
     trust_remote_code: options.TrustRemoteCode = False,
-    format_name: options.FormatName = "text",
+    format_name: options.FormatName = None,
     report: options.ReportPaths = None,
     select: options.Select = None,
     ignore: options.Ignore = None,
-    strict: options.Strict = False,
-    allow_unverified: options.AllowUnverified = False,
+    strict: options.Strict = None,
+    allow_unverified: options.AllowUnverified = None,
+    baseline: options.Baseline = None,
+    write_baseline: options.WriteBaseline = None,
+    config: options.Config = None,
+    no_config: options.NoConfig = False,
     quiet: options.Quiet = False,
     no_color: options.NoColor = False,
 ) -> int:
@@ -86,11 +92,23 @@ def conform(
     if repro is not None:
         output.check_report_paths([repro / "repro.py"], sources, "--repro")
 
+    given = Given(
+        manifest, None, format_name, report, select, ignore, strict, allow_unverified, baseline, write_baseline,
+        config, no_config,
+    )  # fmt: skip
+    read = {
+        "--candidate": options.file_of(candidate), "--reference": options.file_of(reference), "--tokens": tokens,
+        "--tolerance": tolerance,
+    }  # fmt: skip
+    ask = asked(given, sources, read, quiet or pipeline.follows())
+    if trace_out is not None:
+        output.check_written([("--trace-out", trace_out)], {"--manifest": ask.manifest, **read})
+
     def audit(source: str | None) -> Report:
         with progress_bar(not quiet and not pipeline.follows(), "layers") as progress:
             return pipeline.conform(
                 source or "",
-                manifest=manifest,
+                manifest=ask.manifest,
                 candidate=candidate,
                 reference=reference,
                 mode=mode,
@@ -106,9 +124,13 @@ def conform(
                 repro=repro,
                 algebra=algebra,
                 trust_remote_code=trust_remote_code,
-                select=options.codes(select),
-                ignore=options.codes(ignore),
-                strict=strict,
+                select=ask.select,
+                ignore=ask.ignore,
+                strict=ask.strict,
+                waivers=ask.waivers,
+                baseline=ask.baseline,
+                write_baseline=ask.write_baseline,
+                pictures=formats.wants_pictures(ask.format_name, ask.report),
                 progress=progress,
             )
 
@@ -118,4 +140,4 @@ def conform(
             with suppress(RequestError):
                 audit(source)
         return 0
-    return audit_each(sources, audit, Presentation(format_name, report or (), quiet, no_color, allow_unverified))
+    return audit_each(sources, audit, Presentation(ask.format_name, ask.report, quiet, no_color, ask.allow_unverified))

@@ -7,18 +7,23 @@ from typing import Annotated
 import typer
 
 from blockaudit import pipeline
-from blockaudit.cli import options
+from blockaudit.cli import completion, options
+from blockaudit.cli.asked import Given, asked
 from blockaudit.cli.audit import Presentation, audit_each
+from blockaudit.cli.folders import ByFolder, folders_of
 from blockaudit.cli.progress import progress_bar
 from blockaudit.errors import RequestError
 from blockaudit.records.report import Report
+from blockaudit.report import formats
 
 Level = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="LEVEL",
+        show_default="headers",
         help="How deep to look: headers (shapes, keys, config), values (every number as well), graph (the operators "
         "that the model code runs), or values,graph.",
+        autocompletion=completion.level,
     ),
 ]
 
@@ -36,15 +41,20 @@ Candidate = Annotated[
 def inspect(
     sources: Annotated[list[str] | None, options.SOURCE] = None,
     manifest: options.Manifest = None,
-    level: Level = "headers",
+    level: Level = None,
+    by_folder: ByFolder = False,
     candidate: Candidate = None,
     trust_remote_code: options.TrustRemoteCode = False,
-    format_name: options.FormatName = "text",
+    format_name: options.FormatName = None,
     report: options.ReportPaths = None,
     select: options.Select = None,
     ignore: options.Ignore = None,
-    strict: options.Strict = False,
-    allow_unverified: options.AllowUnverified = False,
+    strict: options.Strict = None,
+    allow_unverified: options.AllowUnverified = None,
+    baseline: options.Baseline = None,
+    write_baseline: options.WriteBaseline = None,
+    config: options.Config = None,
+    no_config: options.NoConfig = False,
     quiet: options.Quiet = False,
     no_color: options.NoColor = False,
 ) -> int:
@@ -54,21 +64,34 @@ def inspect(
     """
     if not sources and candidate is None:
         raise RequestError("Missing argument 'SOURCE...' (try: blockaudit inspect --help)")
+    if sources and by_folder:
+        sources = folders_of(sources)
+        if not sources:
+            return 0
+    given = Given(
+        manifest, level, format_name, report, select, ignore, strict, allow_unverified, baseline, write_baseline,
+        config, no_config,
+    )  # fmt: skip
+    ask = asked(given, sources or (), {"--candidate": options.file_of(candidate)}, quiet)
 
     def audit(source: str | None) -> Report:
-        with progress_bar("values" in level and not quiet) as progress:
+        with progress_bar("values" in ask.level and not quiet) as progress:
             return pipeline.inspect(
                 source,
-                manifest=manifest,
-                level=level,
+                manifest=ask.manifest,
+                level=ask.level,
                 candidate=candidate,
                 trust_remote_code=trust_remote_code,
-                select=options.codes(select),
-                ignore=options.codes(ignore),
-                strict=strict,
-                allow_unverified=allow_unverified,
+                select=ask.select,
+                ignore=ask.ignore,
+                strict=ask.strict,
+                allow_unverified=ask.allow_unverified,
+                waivers=ask.waivers,
+                baseline=ask.baseline,
+                write_baseline=ask.write_baseline,
+                pictures=formats.wants_pictures(ask.format_name, ask.report),
                 progress=progress,
             )
 
-    shown = Presentation(format_name, report or (), quiet, no_color, allow_unverified)
+    shown = Presentation(ask.format_name, ask.report, quiet, no_color, ask.allow_unverified)
     return audit_each(sources or [None], audit, shown)

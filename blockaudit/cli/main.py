@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 import typer
 
 from blockaudit import __version__
+from blockaudit.cli import completion
 from blockaudit.cli.audit import UNSERVED
 from blockaudit.cli.commands import COMMANDS
 from blockaudit.cli.lazy import LazyGroup
@@ -24,7 +25,8 @@ app = typer.Typer(
     cls=LazyGroup,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit status: 0 accepted, 1 rejected, 2 the request could not be served, 3 unverified.",
+    epilog="Exit status: 0 accepted, 1 rejected, 2 the request could not be served, 3 unverified. "
+    "With several SOURCEs the worst counts: 2, 1, 3, 0 (docs/exit-status.md).",
 )
 
 # The root of typer's usage errors, which typer itself exports under no name (and which moved when it took in click).
@@ -42,6 +44,8 @@ def blockaudit(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    show_completion: completion.Show = None,
+    install_completion: completion.Install = None,
 ) -> None:
     """Audit a Transformer checkpoint against the block contract it is supposed to keep.
 
@@ -72,8 +76,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 def run(argv: Sequence[str]) -> int:
     """Run one command line and say its exit status; any exception that leaves here is a bug."""
     command: Any = typer.main.get_command(app)
+    if completion.wanted():
+        return completion.complete(command)
     try:
-        status = command.main(list(argv) or ["--help"], prog_name="blockaudit", standalone_mode=False)
+        status = command.main(list(argv) or ["--help"], prog_name=completion.PROGRAM, standalone_mode=False)
     except RequestError as error:
         complain(str(error))
         return UNSERVED

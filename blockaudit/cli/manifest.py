@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from blockaudit import resources
-from blockaudit.cli import manifest_text, output
+from blockaudit.cli import completion, manifest_text, output
 from blockaudit.errors import RequestError
 from blockaudit.manifest import diff as differences
 from blockaudit.manifest import load
@@ -28,8 +28,21 @@ app = typer.Typer(
     help="List, show, check, compare and draft manifests.",
 )
 
-FormatName = Annotated[str, typer.Option("--format", metavar="FORMAT", help="Format on stdout: text or json.")]
-Id = Annotated[str, typer.Argument(metavar="ID|FILE", help="A library id (llama) or a .json/.yaml file.")]
+FormatName = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="Format on stdout: text or json.",
+        autocompletion=completion.one_of("text", "json"),
+    ),
+]
+Id = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID|FILE", help="A library id (llama) or a .json/.yaml file.", autocompletion=completion.manifest
+    ),
+]
 DIFFERENT, UNSERVED = 1, 2
 _WHO = ("manifest commands write", "manifest show writes")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from blockaudit.errors import RequestError
@@ -99,6 +99,19 @@ def _check_report_path(path: Path, source: str, option: str) -> None:
     # A single file's neighbours (config.json, the other shards) are part of what is audited.
     if subject.is_file() and real.parent == subject.parent and real.exists() and not _is_report(real):
         raise RequestError(f"{option} {str(path)!r} would replace a file beside SOURCE {source!r}: choose another name")
+
+
+def check_written(written: Sequence[tuple[str, Path]], read: Mapping[str, str | Path | None]) -> None:
+    """Refuse, before any work, to write over a file that is read, or two things into one file.
+
+    written: each option with its path; read: each option with the file that it names, or with what names none.
+    """
+    taken = {os.path.realpath(file): option for option, file in read.items() if file and Path(file).exists()}
+    for option, path in written:
+        real = os.path.realpath(path)
+        if real in taken:
+            raise RequestError(f"{option} {str(path)!r} is the file of {taken[real]} as well: choose another name")
+        taken[real] = option
 
 
 def _is_report(path: Path) -> bool:

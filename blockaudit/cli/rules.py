@@ -9,18 +9,27 @@ from typing import Annotated, Any
 
 import typer
 
-from blockaudit.cli import options, output
+from blockaudit.cli import completion, options, output
 from blockaudit.errors import RequestError
 from blockaudit.report.escape import escape
 from blockaudit.report.layout import Span, paint, table
 from blockaudit.rules import registry
 from blockaudit.rules.documentation import SECTIONS, documentation, group, row
+from blockaudit.rules.fields import rule_sources
 from blockaudit.rules.registry import Entry
 
 FORMATS = ("text", "json", "markdown")
 STYLE = {"error": "bad", "warning": "warn", "note": "note"}
 
-Format = Annotated[str, typer.Option("--format", metavar="FORMAT", help="Format on stdout: text, json or markdown.")]
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="Format on stdout: text, json or markdown.",
+        autocompletion=completion.one_of(*FORMATS),
+    ),
+]
 
 
 def rules(format_name: Format = "text", no_color: options.NoColor = False) -> int:
@@ -79,9 +88,12 @@ def _section(entry: Entry) -> list[str]:
     rule, said = entry.rule, documentation(entry)
     facts = f"Severity: {rule.severity}"
     facts += ", and leaves the audit unverified" if rule.unverified else ""
+    facts += "" if rule.waivable else ", and cannot be waived"
     facts += f". Failures of the lab: {', '.join(map(str, rule.lab))}" if rule.lab else ""
     lines = [f"### {rule.code} {rule.name}", "", _prose(said.summary), "", f"{facts}.", ""]
-    return lines + [f"- **{name}.** {_prose(said.sections[name])}" for name in SECTIONS]
+    lines += [f"- **{name}.** {_prose(said.sections[name])}" for name in SECTIONS]
+    sources = rule_sources(rule)
+    return lines + ([f"- **Where it comes from.** {_prose('; '.join(sources))}"] if sources else [])
 
 
 def _prose(text: str) -> str:

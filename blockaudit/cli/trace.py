@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from blockaudit import pipeline
-from blockaudit.cli import options, output, trace_text
+from blockaudit.cli import completion, options, output, trace_text
 from blockaudit.errors import RequestError
 from blockaudit.report.escape import escape
 
@@ -20,7 +20,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Record, compare and show trace files.",
 )
-FormatName = Annotated[str, typer.Option("--format", metavar="FORMAT", help="Format on stdout: text or json.")]
+FormatName = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="Format on stdout: text or json.",
+        autocompletion=completion.one_of("text", "json"),
+    ),
+]
 DIVERGENT = 1
 
 

@@ -2,19 +2,15 @@
 
 An entry speaks only where all is as it was: what was asked (the bound manifest, config.json), the packages installed,
 this package's own code, and the contents of every file of transformers that had been imported. Anything else, and any
-entry that does not read back whole, is as good as none. The folder is the user's cache folder, or what
-BLOCKAUDIT_CACHE_DIR names; BLOCKAUDIT_CACHE=off does without. It may be deleted at any time.
+entry that does not read back whole, is as good as none.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,13 +18,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from blockaudit import __version__
+from blockaudit import __version__, kept
 from blockaudit.records.bound import BoundManifest
 from blockaudit.records.contract import Executed
 
 FORMAT = 1
-_OFF = ("off", "0", "no", "false")
-_DIGEST = 32
 _LARGEST = 2**26  # bytes of an entry; real ones are tens of kilobytes
 # Settings by which transformers chooses between implementations.
 _SETTINGS = ("TRANSFORMERS_", "USE_")
@@ -48,7 +42,7 @@ def remembered(bound: BoundManifest | None, config: Mapping[str, Any], run: Call
 
     A failure is never kept.
     """
-    folder, package = _folder(), _package("transformers")
+    folder, package = kept.folder("graph"), _package("transformers")
     key = _key(bound, config, package) if folder is not None and package is not None else None
     if folder is None or package is None or key is None:
         return run()
@@ -66,20 +60,8 @@ def remembered(bound: BoundManifest | None, config: Mapping[str, Any], run: Call
         return executed
     files = _imported(package)
     if files:
-        _write(path, _Entry(FORMAT, key, files, heard))
+        kept.write(path, msgspec.msgpack.encode(_Entry(FORMAT, key, files, heard)))
     return heard
-
-
-def _folder() -> Path | None:
-    """Where entries lie; None where nothing is to be kept."""
-    if os.environ.get("BLOCKAUDIT_CACHE", "").strip().lower() in _OFF:
-        return None
-    if named := os.environ.get("BLOCKAUDIT_CACHE_DIR"):
-        return Path(named) / "graph"
-    from platformdirs import user_cache_path
-
-    folder = user_cache_path("blockaudit", appauthor=False)
-    return folder / "graph" if folder.is_absolute() else None  # a home that is not known is left as `~`
 
 
 def _package(name: str) -> Path | None:
@@ -105,7 +87,7 @@ def _key(bound: BoundManifest | None, config: Mapping[str, Any], transformers: P
             # Dicts keep their order, for the answer may follow it; a set has none.
             bound and (replace(bound, consumed=frozenset()), sorted(bound.consumed)), config,
         )  # fmt: skip
-        return blake2b(msgspec.msgpack.encode(parts), digest_size=_DIGEST).hexdigest()
+        return kept.digest(msgspec.msgpack.encode(parts)).hex()
     except (OSError, TypeError, ValueError, OverflowError):
         return None
 
@@ -116,7 +98,7 @@ def _installed(folder: Path) -> list[str]:
 
 
 def _digest(path: Path) -> str:
-    return blake2b(path.read_bytes(), digest_size=_DIGEST).hexdigest()
+    return kept.digest(path.read_bytes()).hex()
 
 
 def _imported(package: Path) -> dict[str, str]:
@@ -145,10 +127,7 @@ def _files(name: str) -> Iterable[Path]:
 def _read(path: Path, key: str, package: Path) -> Executed | None:
     """What an entry says; None where there is none that is whole, of this key, and of the code that lies there now."""
     try:
-        data = _contents(path)
-        if blake2b(data[_DIGEST:], digest_size=_DIGEST).digest() != data[:_DIGEST]:
-            return None
-        entry = msgspec.msgpack.decode(data[_DIGEST:], type=_Entry)
+        entry = msgspec.msgpack.decode(kept.read(path, _LARGEST), type=_Entry)
         if entry.format != FORMAT or entry.key != key or not entry.files:
             return None
         if any(_digest(package / name) != digest for name, digest in entry.files.items()):
@@ -156,30 +135,3 @@ def _read(path: Path, key: str, package: Path) -> Executed | None:
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError):
         return None
     return entry.executed
-
-
-def _contents(path: Path) -> bytes:
-    """An entry's bytes. Raises OSError for what is no file of a fitting size, or a file that another user wrote."""
-    # A pipe in an entry's place must not be waited for.
-    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb") as file:
-        found = os.fstat(file.fileno())
-        mine = not hasattr(os, "getuid") or found.st_uid in (0, os.getuid())
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST or not mine:
-            raise OSError(f"no entry: {path}")
-        return file.read(_LARGEST)
-
-
-def _write(path: Path, entry: _Entry) -> None:
-    """Put an entry in its place at once: nobody reads half of one. A folder that cannot be written is let be."""
-    from tempfile import NamedTemporaryFile
-
-    data = msgspec.msgpack.encode(entry)
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
-            try:
-                file.write(blake2b(data, digest_size=_DIGEST).digest() + data)
-                file.close()
-                os.replace(file.name, path)
-            except OSError:
-                os.unlink(file.name)

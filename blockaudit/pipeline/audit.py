@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -13,21 +13,30 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from blockaudit import __version__
+from blockaudit.checkpoint import storage
 from blockaudit.checkpoint.files import gc_paused
+from blockaudit.checkpoint.quantization.view import logical_view
 from blockaudit.checkpoint.source import open_checkpoint
 from blockaudit.checkpoint.values import close_files
 from blockaudit.errors import RequestError
 from blockaudit.manifest.library import Choice, Nearest, choose, effective_config
 from blockaudit.manifest.load import LoadedManifest, library
+from blockaudit.pipeline.picture import pictured
+from blockaudit.pipeline.places import placed
+from blockaudit.pipeline.suppress import Suppression, settled, suppression
 from blockaudit.reconcile import contract, expand
 from blockaudit.reconcile.assemble import Execute, reconcile, trouble
 from blockaudit.reconcile.audit import Audit, NonFiniteTensor
+from blockaudit.reconcile.gguf import citing
+from blockaudit.reconcile.gguf.config import configured
 from blockaudit.records.bound import BoundManifest
-from blockaudit.records.checkpoint import Checkpoint
+from blockaudit.records.checkpoint import Checkpoint, TensorHeader
 from blockaudit.records.contract import Executed
 from blockaudit.records.manifest import Manifest
 from blockaudit.records.report import Finding, ManifestChoice, Report, Subject, Verdict
+from blockaudit.records.suppression import Waiver
 from blockaudit.rules import (
+    documentation,
     registry,
     t118_parameter_unconsumed,
     t119_residual_shape_mismatch,
@@ -53,39 +62,52 @@ def inspect(
     ignore: Sequence[str] = (),
     strict: bool = False,
     allow_unverified: bool = False,
+    waivers: Sequence[Waiver] = (),
+    baseline: str | os.PathLike[str] | None = None,
+    write_baseline: str | os.PathLike[str] | None = None,
+    pictures: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Reconcile what a manifest declares with what a checkpoint stores.
 
-    source: a folder, a weight file or a shard index. manifest: a library id or a file; by default chosen from
-    config.json, else from the keys. level: `headers`, `values`, `graph` (the operators that the model code runs; needs
-    torch and transformers) or `values,graph`. select, ignore: rule codes, names or prefixes. strict: warnings reject.
-    candidate: `FILE.py:NAME`, a user's own module (its code is run) that `graph` runs in place of the class that
-    config.json names. With a source of None the contract is what it executes alone: accepted where the graph was
+    source: a folder, a weight file, a shard index or hf://org/name. manifest: a library id or a file; by default chosen
+    from config.json, else from the keys. level: `headers`, `values`, `graph` (the operators that the model code runs;
+    needs torch and transformers) or `values,graph`. select, ignore: rule codes, names or prefixes. strict: warnings
+    reject. candidate: `FILE.py:NAME`, a user's own module (its code is run) that `graph` runs in place of the class
+    that config.json names. With a source of None the contract is what it executes alone: accepted where the graph was
     read, else unverified. trust_remote_code: modelling code in the source's own folder may be run, where config.json
     takes its class from it; nothing is ever downloaded.
-    allow_unverified: the verdict stands, for the caller to treat as accepted. Nothing is written, and without
-    trust_remote_code nothing of the source is executed. Raises RequestError where there is nothing to audit.
+    allow_unverified: the verdict stands, for the caller to treat as accepted. waivers, baseline: findings that do not
+    count, in `suppressed`; write_baseline: a file that is to hold the findings of this audit. Nothing else is written,
+    and without trust_remote_code nothing of the source is executed. pictures: the report carries what a page with
+    pictures shows. Raises RequestError where nothing can be audited.
     """
     del allow_unverified
     levels = _levels(level)
     level = ",".join(name for name in LEVELS[1:] if name in levels) or LEVELS[0]
     rules = registry.chosen(select, ignore)
+    by = suppression(waivers, baseline, write_baseline)
     if candidate is not None and "graph" not in levels:
         raise RequestError("--candidate is what --level graph runs: add --level graph")
     if source is None:
         if candidate is None or manifest is not None or "values" in levels:
             raise RequestError("without SOURCE there is --candidate FILE.py:NAME at --level graph alone")
         needs_torch()
-        return _alone(candidate, rules, strict)
-    checkpoint = open_checkpoint(os.fspath(source))
+        return _alone(candidate, rules, strict, by)
+    if trust_remote_code and storage.is_remote(os.fspath(source)):
+        raise RequestError(f"{os.fspath(source)}: --trust-remote-code runs no code from a hub: download it first")
+    checkpoint = open_checkpoint(os.fspath(source), whole="values" in levels)
     try:
+        if "graph" in levels:
+            needs_class(checkpoint, "--level graph runs")
         choice = choose(manifest, checkpoint) if is_model(checkpoint) else Nearest(None, 0.0)
         non_finite = tuple(_non_finite(checkpoint, progress)) if "values" in levels else ()
         with gc_paused():
             audit, loaded = audited(checkpoint, choice, level, non_finite, candidate, trust_remote_code)
-            findings = findings_of(rules, audit, loaded)
-            return _report(audit, choice_of(choice, loaded), findings, strict)
+            findings = citing.findings(findings_of(rules, audit, loaded), audit.checkpoint.container)
+            chosen = choice_of(choice, loaded)
+            report = settled(lambda held: _report(audit, chosen, held, strict), findings, rules, os.fspath(source), by)
+            return pictured(report, audit, loaded) if pictures else report
     finally:
         close_files()
 
@@ -101,15 +123,23 @@ def draft(
     module that has to confirm the manifest of the library's family in place of the class that config.json names.
     Raises RequestError where there is nothing to draft from, or where a level that was asked for cannot be had.
     """
-    from blockaudit.manifest.draft import Draft
-    from blockaudit.manifest.draft import draft as drafted
-
     if level not in (None, "headers", "graph"):
         raise RequestError(f"unknown --level {level!r}: expected headers or graph")
     if candidate is not None and level == "headers":
         raise RequestError("--candidate is what --level graph runs: leave --level headers out")
     level = "graph" if candidate is not None else level
     checkpoint = open_checkpoint(os.fspath(source))
+    try:
+        needs_class(checkpoint, "a manifest is drafted from")
+        return _draft(checkpoint, pin, level, candidate)
+    finally:
+        close_files()
+
+
+def _draft(checkpoint: Checkpoint, pin: bool, level: str | None, candidate: str | None) -> Draft:
+    from blockaudit.manifest.draft import Draft
+    from blockaudit.manifest.draft import draft as drafted
+
     choice = choose(None, checkpoint)
     loaded = choice.loaded if isinstance(choice, Choice) else None
     if level == "headers" or (level is None and not _can_execute()):
@@ -174,11 +204,17 @@ def audited(
     trusted: bool = False,
 ) -> tuple[Audit, LoadedManifest | None]:
     """The checkpoint under the manifest chosen, as every witness that the level asks for sees it."""
+    if isinstance(choice, Choice):
+        checkpoint = configured(checkpoint, choice.loaded.manifest)
     config = effective_config(checkpoint.config)
     code = checkpoint.folder if trusted else None
     if isinstance(choice, Nearest):
         alone = _unmanifested(checkpoint, config, candidate, code) if "graph" in level else None
-        return Audit(checkpoint, config, level, None, choice.id, choice.score, non_finite, alone), None
+        quantised = logical_view(checkpoint, config).quantised
+        return (
+            Audit(checkpoint, config, level, None, choice.id, choice.score, non_finite, alone, quantised=quantised),
+            None,
+        )
     # Families whose keys fit equally well are told apart by what else they say of this checkpoint.
     candidates = [choice.loaded, *(library(name) for name in choice.also)]
     whole = "values" in level
@@ -201,6 +237,15 @@ def _levels(asked: str) -> set[str]:
     return levels
 
 
+def needs_class(checkpoint: Checkpoint, what: str) -> None:
+    """Raises RequestError where there is no config.json to have a class, or names, of (GGUF)."""
+    if checkpoint.container is not None:
+        raise RequestError(
+            f"{checkpoint.source}: {what} the model class and the names of a Hugging Face checkpoint, and a GGUF file "
+            "has neither: audit it at --level headers, or the checkpoint that it was converted from"
+        )
+
+
 def _can_execute() -> bool:
     return all(find_spec(name) is not None for name in ("torch", "transformers"))
 
@@ -221,7 +266,7 @@ def _candidate(candidate: str, source: str) -> Execute:
     return lambda bound: testify_candidate(bound, low, exact, training)
 
 
-def _alone(candidate: str, rules: tuple[registry.Entry, ...], strict: bool) -> Report:
+def _alone(candidate: str, rules: tuple[registry.Entry, ...], strict: bool, by: Suppression) -> Report:
     """The contract as the module executes it: accepted where the graph was read, else unverified."""
     from blockaudit.graph.candidate import recordings
     from blockaudit.graph.witness import testify_alone
@@ -235,17 +280,22 @@ def _alone(candidate: str, rules: tuple[registry.Entry, ...], strict: bool) -> R
     findings = registry.ordered(f for rule in speak if rule.RULE.code in asked for f in rule.of(executed))
     rows = contract.reconcile([executed.testimony])
     unread = bool(executed.failure or executed.unread or not rows)
-    return Report(
-        kind="inspection",
-        verdict=verdict_of(findings, strict) or ("unverified" if unread else "accepted"),
-        level="graph",
-        subject=_module(candidate, exact.sizes),
-        manifest=None,
-        contract=rows,
-        findings=findings,
-        not_checked=tuple(r.field for r in rows),
-        version=__version__,
-    )
+
+    def report(held: tuple[Finding, ...]) -> Report:
+        return Report(
+            kind="inspection",
+            verdict=verdict_of(held, strict) or ("unverified" if unread else "accepted"),
+            level="graph",
+            subject=_module(candidate, exact.sizes),
+            manifest=None,
+            contract=rows,
+            findings=held,
+            not_checked=tuple(r.field for r in rows),
+            version=__version__,
+            rules=documentation.texts(),
+        )
+
+    return settled(report, findings, rules, candidate, by)
 
 
 def _module(candidate: str, sizes: dict[str, tuple[int, ...]]) -> Subject:
@@ -292,7 +342,7 @@ def findings_of(rules: tuple[registry.Entry, ...], audit: Audit, loaded: LoadedM
     """What the rules find; under a pinned manifest the tensors are held to what config.json says now as well."""
     found = registry.run(rules, audit)
     if loaded is None or audit.reconciled is None or audit.config is None or not audit.reconciled.declared.pinned:
-        return found
+        return placed(found, audit, loaded)
     whole = "values" in audit.level
     live = reconcile(audit.checkpoint, loaded.manifest, audit.config, whole=whole, pins=False)
     also = registry.run(rules, replace(audit, reconciled=live))
@@ -304,7 +354,7 @@ def findings_of(rules: tuple[registry.Entry, ...], audit: Audit, loaded: LoadedM
         for f in also
         if (f.code, f.subject) not in named and not (f.tensors and all(owner.get(k) in subjects for k in f.tensors))
     ]
-    return registry.ordered([*found, *fresh])
+    return placed(registry.ordered([*found, *fresh]), audit, loaded)
 
 
 def _non_finite(checkpoint: Checkpoint, progress: Progress | None) -> Iterable[NonFiniteTensor]:
@@ -333,12 +383,13 @@ def _report(audit: Audit, chosen: ManifestChoice | None, findings: tuple[Finding
         kind="inspection",
         verdict=_verdict(audit, findings, strict),
         level=audit.level,
-        subject=subject_of(audit.checkpoint),
+        subject=subject_of(audit.checkpoint, audit.reconciled.binding.tensors if audit.reconciled else None),
         manifest=chosen,
         contract=rows,
         findings=findings,
         not_checked=tuple(r.field for r in rows if r.agrees is None),
         version=__version__,
+        rules=documentation.texts(),
     )
 
 
@@ -359,11 +410,13 @@ def verdict_of(findings: tuple[Finding, ...], strict: bool) -> Verdict | None:
     return "rejected" if rejects else None
 
 
-def subject_of(checkpoint: Checkpoint) -> Subject:
-    """The thing audited, counted."""
+def subject_of(checkpoint: Checkpoint, logical: Mapping[str, TensorHeader] | None = None) -> Subject:
+    """The thing audited, counted. `logical` are its tensors unpacked, where they are known."""
+    origin = storage.origin(checkpoint.folder)
     dtypes: dict[str, int] = {}
     # 90,000 tensors have a dozen shapes: what depends on the shape alone is worked out once for each.
     kinds = Counter((header.dtype, header.shape) for header in checkpoint.tensors.values())
+    shapes = Counter(header.shape for header in (checkpoint.tensors if logical is None else logical).values())
     for (dtype, _), count in kinds.items():
         dtypes[dtype] = dtypes.get(dtype, 0) + count
     return Subject(
@@ -371,9 +424,12 @@ def subject_of(checkpoint: Checkpoint) -> Subject:
         format=checkpoint.format,
         files=tuple(f.name for f in checkpoint.files),
         tensors=len(checkpoint.tensors),
-        parameters=sum(prod(shape) * count for (_, shape), count in kinds.items()),
+        parameters=sum(prod(shape) * count for shape, count in shapes.items()),
         bytes=sum(header.nbytes for header in checkpoint.tensors.values()),
         dtypes=dict(sorted(dtypes.items())),
+        revision=origin.revision if origin else "",
+        hashes={f.name: origin.hashes[f.name] for f in checkpoint.files if f.name in origin.hashes} if origin else {},
+        read=origin.read if origin else 0,
     )
 
 

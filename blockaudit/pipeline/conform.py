@@ -15,11 +15,14 @@ from blockaudit.checkpoint.values import close_files
 from blockaudit.errors import RequestError, UnwrittenError
 from blockaudit.manifest.library import Choice, LoadedManifest, choose
 from blockaudit.pipeline import audit as auditing
+from blockaudit.pipeline.picture import pictured
+from blockaudit.pipeline.suppress import Suppression, settled, suppression
 from blockaudit.reconcile.assemble import reconcile
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.report import Finding, ManifestChoice, Report, Verdict
-from blockaudit.rules import registry
+from blockaudit.records.suppression import Waiver
+from blockaudit.rules import documentation, registry
 
 Progress = auditing.Progress
 
@@ -46,6 +49,10 @@ def conform(
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     strict: bool = False,
+    waivers: Sequence[Waiver] = (),
+    baseline: str | os.PathLike[str] | None = None,
+    write_baseline: str | os.PathLike[str] | None = None,
+    pictures: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Run a candidate beside the manifest, executed, and compare every site (contract section 6).
@@ -60,15 +67,18 @@ def conform(
     from blockaudit.trace.tokens import read_tokens
 
     rules = registry.chosen(select, ignore)
+    by = suppression(waivers, baseline, None if follows() else write_baseline)
     if repro is not None:
         _check_repro(repro, mode)
         folder.check(repro)
-    checkpoint = open_checkpoint(os.fspath(source))
+    checkpoint = open_checkpoint(os.fspath(source), whole=True)
     try:
         choice, audit, loaded, config = prepared(checkpoint, manifest)
         found = auditing.findings_of(rules, audit, loaded)
         if audit.reconciled is None or loaded is None or any(hinders(f) for f in found):
-            return _report(audit, auditing.choice_of(choice, loaded), found, strict)
+            report = _settled(audit, auditing.choice_of(choice, loaded), found, rules, by, strict)
+            return pictured(report, audit, loaded) if pictures else report
+        needs_plain(audit)
         asked = running.Request(
             candidate=candidate,
             reference=reference,
@@ -95,7 +105,8 @@ def conform(
         )  # fmt: skip
         audit = replace(audit, reconciled=reconciled, conformance=outcome.conformance)
         found = auditing.findings_of(rules, audit, loaded)
-        report = _report(audit, auditing.choice_of(choice, loaded), found, strict)
+        report = _settled(audit, auditing.choice_of(choice, loaded), found, rules, by, strict)
+        report = pictured(report, audit, loaded) if pictures else report
         if outcome.unwritten:
             raise UnwrittenError(outcome.unwritten, report)
         return report
@@ -118,6 +129,7 @@ def prepared(
     checkpoint: Checkpoint, manifest: str | None
 ) -> tuple[Choice, Audit, LoadedManifest | None, dict[str, Any]]:
     """The manifest, what headers say under it, and config.json: all that a run needs. Raises RequestError."""
+    auditing.needs_class(checkpoint, "conform runs")
     choice = choose(manifest, checkpoint) if auditing.is_model(checkpoint) else None
     if not isinstance(choice, Choice):
         raise RequestError(
@@ -142,6 +154,16 @@ def _named(config: dict[str, Any], audit: Audit, loaded: LoadedManifest | None) 
     return {**config, **types, **({"architectures": [named]} if named else {})}
 
 
+def needs_plain(audit: Audit) -> None:
+    """Raises RequestError where weights are quantised: reference and candidate compute with plain numbers."""
+    found = audit.reconciled.binding.quantised if audit.reconciled is not None else None
+    if found is not None and found.weights:
+        raise RequestError(
+            f"{audit.checkpoint.source}: {len(found.weights)} of its weights are quantised ({found.scheme}): "
+            "dequantise the checkpoint first, numbers are compared plain"
+        )
+
+
 def hinders(finding: Finding) -> bool:
     """Whether there is no running it: files that cannot be read, keys that are missing, shapes that do not fit."""
     return finding.severity == "error" and finding.code[0] in "FKS"
@@ -157,6 +179,17 @@ def layer_range(text: str | None) -> range | None:
     return range(int(first or 0), int(last) if last else 1_000_000)
 
 
+def _settled(
+    audit: Audit,
+    choice: ManifestChoice | None,
+    found: tuple[Finding, ...],
+    rules: tuple[registry.Entry, ...],
+    by: Suppression,
+    strict: bool,
+) -> Report:
+    return settled(lambda held: _report(audit, choice, held, strict), found, rules, audit.checkpoint.source, by)
+
+
 def _report(audit: Audit, choice: ManifestChoice | None, findings: tuple[Finding, ...], strict: bool) -> Report:
     rows = audit.reconciled.rows if audit.reconciled is not None else ()
     return Report(
@@ -169,6 +202,7 @@ def _report(audit: Audit, choice: ManifestChoice | None, findings: tuple[Finding
         findings=findings,
         not_checked=tuple(r.field for r in rows if r.agrees is None),
         version=__version__,
+        rules=documentation.texts(),
         conformance=audit.conformance,
     )
 

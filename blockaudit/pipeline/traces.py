@@ -11,7 +11,7 @@ from blockaudit.checkpoint.source import open_checkpoint
 from blockaudit.checkpoint.values import close_files
 from blockaudit.errors import RequestError
 from blockaudit.pipeline import audit as auditing
-from blockaudit.pipeline.conform import hinders, layer_range, prepared
+from blockaudit.pipeline.conform import hinders, layer_range, needs_plain, prepared
 from blockaudit.rules import registry
 
 if TYPE_CHECKING:
@@ -64,13 +64,14 @@ def record_trace(
 
     if candidate.endswith(".safetensors"):
         raise RequestError(f"--candidate {candidate}: it is a trace already")
-    checkpoint = open_checkpoint(os.fspath(source))
+    checkpoint = open_checkpoint(os.fspath(source), whole=True)
     try:
         _, audit, loaded, config = prepared(checkpoint, manifest)
         wrong = next((f for f in auditing.findings_of(registry.chosen((), ()), audit, loaded) if hinders(f)), None)
         if audit.reconciled is None or loaded is None or wrong is not None:
             why = f"{wrong.code} {wrong.name}: {wrong.message}" if wrong else "no manifest fits it"
             raise RequestError(f"{checkpoint.source}: it cannot be run: {why}")
+        needs_plain(audit)
         asked = Request(
             candidate=candidate, layers=layer_range(layers), device=device, dtype=dtype, batch=batch, seq_len=seq_len,
             seed=seed, tokens=read_tokens(tokens).tensors() if tokens is not None else None,

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from blockaudit.checkpoint.quantization.view import View, logical_view
 from blockaudit.manifest.bind import bind, classes, config_classes
 from blockaudit.reconcile import contract, dims, match, norms, shapes, testimony, ties
 from blockaudit.reconcile.audit import Reconciled
+from blockaudit.reconcile.gguf import citing
+from blockaudit.reconcile.gguf.spelling import spelt
 from blockaudit.records.binding import Binding
 from blockaudit.records.bound import BoundManifest
-from blockaudit.records.checkpoint import Checkpoint
+from blockaudit.records.checkpoint import Checkpoint, Container
 from blockaudit.records.contract import Executed, Testimony
 from blockaudit.records.manifest import Manifest
 
@@ -34,8 +37,10 @@ def reconcile(
     executed witness, where the level asks for it. `measured` is what the numbers say; where they were asked, no field
     is required of the executed witness.
     """
-    bound, binding = _bound(checkpoint, manifest, config, pins)
-    live = bind(manifest, config, pins=False, class_name=bound.class_name) if bound.pinned else bound
+    bound, binding = _bound(logical_view(checkpoint, config), manifest, config, pins, checkpoint.container)
+    live = bound
+    if bound.pinned:
+        live = spelt(bind(manifest, config, pins=False, class_name=bound.class_name), checkpoint.container)
     account = shapes.explain(bound, binding, config, pins=pins)
     vectors = norms.read_norms(checkpoint, binding)
     tied = ties.examine(checkpoint, bound, binding, whole=whole)
@@ -47,7 +52,7 @@ def reconcile(
         said.append(executed.testimony)
     if measured is not None:
         said.append(measured)
-    rows = contract.reconcile(said, graph=executed is not None and measured is None)
+    rows = citing.rows(contract.reconcile(said, graph=executed is not None and measured is None), checkpoint.container)
     return Reconciled(bound, binding, account, vectors, tied, rows, executed)
 
 
@@ -63,14 +68,15 @@ def oddities(binding: Binding) -> int:
 
 
 def _bound(
-    checkpoint: Checkpoint, manifest: Manifest, config: dict[str, Any] | None, pins: bool
+    view: View, manifest: Manifest, config: dict[str, Any] | None, pins: bool, container: Container | None
 ) -> tuple[BoundManifest, Binding]:
     """The manifest under this config, and the keys matched; where no class is named, the class that fits them best."""
     tried: list[tuple[BoundManifest, Binding]] = []
     for name in config_classes(config)[:1] or classes(manifest) or [None]:
         bound = bind(manifest, config, pins=pins, class_name=name)
         if config is None:
-            seen = dims.observed(bound, checkpoint.tensors)
+            seen = dims.observed(bound, view.tensors)
             bound = bind(manifest, None, pins=pins, observed=seen, class_name=name)
-        tried.append((bound, match.match(bound, checkpoint, config)))
+        bound = spelt(bound, container)
+        tried.append((bound, match.match(bound, view)))
     return min(tried, key=lambda item: oddities(item[1]))

@@ -14,6 +14,7 @@ from blockaudit.records.bound import BoundManifest
 from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.conformance import Conformance
 from blockaudit.records.contract import ContractRow, Executed
+from blockaudit.records.quantised import Quantised
 
 
 class NonFiniteTensor(msgspec.Struct, frozen=True):
@@ -53,6 +54,7 @@ class Audit(msgspec.Struct, frozen=True):
     non_finite: tuple[NonFiniteTensor, ...] = ()
     alone: Executed | None = None  # what the class executes, where no manifest was chosen
     conformance: Conformance | None = None  # where the numbers were compared
+    quantised: Quantised | None = None  # where no manifest was chosen
 
     @property
     def run(self) -> Executed | None:

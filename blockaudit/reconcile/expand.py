@@ -8,21 +8,20 @@ from collections.abc import Iterator, Sequence
 from blockaudit.records.bound import ExpectedTensor
 from blockaudit.records.layers import ranges as ranges
 
-_AXIS = re.compile(r"\{(\w+)\}")
+AXIS = re.compile(r"\{(\w+)\}")
 
 
 def axes(expected: ExpectedTensor) -> dict[str, Sequence[int]]:
     """The numbers that each axis of the template runs over, in order of appearance."""
     counts = dict(expected.counts)
     return {
-        name: expected.layers if name == "l" else range(counts.get(name, 0))
-        for name in _AXIS.findall(expected.template)
+        name: expected.layers if name == "l" else range(counts.get(name, 0)) for name in AXIS.findall(expected.template)
     }
 
 
 def keys(expected: ExpectedTensor) -> list[str]:
     """Every key of the template, first axis slowest."""
-    pieces = _AXIS.split(expected.template)
+    pieces = AXIS.split(expected.template)
     found = [pieces[0]]
     for numbers, tail in zip(axes(expected).values(), pieces[2::2], strict=True):
         ends = [f"{n}{tail}" for n in numbers]
@@ -54,7 +53,7 @@ def layer_of(key: str, head: str) -> int | None:
 
 def pattern(template: str) -> re.Pattern[str]:
     """The template as a pattern with one group per axis (for reports and drafts, not for matching)."""
-    parts = _AXIS.split(template)
+    parts = AXIS.split(template)
     text = "".join(re.escape(p) if i % 2 == 0 else r"(\d+)" for i, p in enumerate(parts))
     return re.compile(text)
 

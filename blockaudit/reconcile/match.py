@@ -7,28 +7,32 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from blockaudit.checkpoint.quantization.view import View
 from blockaudit.reconcile import expand
 from blockaudit.reconcile.names import canonical
-from blockaudit.reconcile.quantised import examine
+from blockaudit.reconcile.quantised import left_plain, turned
 from blockaudit.records.binding import Binding, LayerGap, Misshapen, TemplateBinding
 from blockaudit.records.bound import BoundManifest, ExpectedTensor, StackSpan
-from blockaudit.records.checkpoint import Checkpoint, TensorHeader
+from blockaudit.records.checkpoint import TensorHeader
+from blockaudit.records.quantised import QuantisedWeight
 
 # A config that asks for this many more keys than the checkpoint holds is a wrong count, not a list of missing keys.
 _SURPLUS = 200_000
 
 
-def match(bound: BoundManifest, checkpoint: Checkpoint, config: Mapping[str, Any] | None) -> Binding:
+def match(bound: BoundManifest, view: View) -> Binding:
     """The account of keys. Renames (wrappers, roots, legacy names) are undone first and recorded."""
-    expected = _within_reason(bound, checkpoint)
+    expected = _within_reason(bound, view)
     expanded = [(e, expand.keys(e)) for e in expected]
     known = set[str]().union(*(keys for _, keys in expanded))
-    tensors, stored_name, renames = _renamed(checkpoint, known, bound.base_prefix or bound.manifest.match.base_prefix)
-    quantised, logical, companions = examine(tensors, config)
-    claimed: set[str] = set(companions)
+    tensors, stored_name, renames = _renamed(view, known, bound.base_prefix or bound.manifest.match.base_prefix)
+    weights = _weights(view, tensors, stored_name)
+    tensors = turned(tensors, weights, expanded)
+    opaque = {name for name, weight in weights.items() if weight.shape is None}
+    claimed: set[str] = set()
     templates: list[TemplateBinding] = []
     for e, keys in expanded:
-        templates.append(_bind(e, keys, tensors, logical, claimed))
+        templates.append(_bind(e, keys, tensors, opaque, claimed))
     unexpected = tensors.keys() - claimed
     foreign = _foreign(bound, unexpected)
     unexpected -= foreign.keys()
@@ -42,37 +46,48 @@ def match(bound: BoundManifest, checkpoint: Checkpoint, config: Mapping[str, Any
         foreign=foreign,
         renames=tuple(renames),
         gaps=tuple(gaps),
-        quantised=quantised,
+        quantised=left_plain(view, weights, templates, tensors, stored_name),
         claimed=len(claimed),
     )
 
 
-def _within_reason(bound: BoundManifest, checkpoint: Checkpoint) -> list[ExpectedTensor]:
+def _weights(
+    view: View, tensors: Mapping[str, TensorHeader], stored_name: Mapping[str, str]
+) -> dict[str, QuantisedWeight]:
+    """Quantised weights by canonical key."""
+    if not view.quantised.weights:
+        return {}
+    stored = {w.stored: w for w in view.quantised.weights.values()}
+    return {name: stored[key] for name in tensors if (key := stored_name.get(name, name)) in stored}
+
+
+def _within_reason(bound: BoundManifest, view: View) -> list[ExpectedTensor]:
     """Expected tensors, with absurd layer counts cut to what the checkpoint could hold (the gap is still reported)."""
     total = sum(expand.size(e) for e in bound.expected)
-    if total <= 4 * len(checkpoint.tensors) + _SURPLUS:
+    if total <= 4 * len(view.tensors) + _SURPLUS:
         return list(bound.expected)
-    most = len(checkpoint.tensors) + 1
+    most = len(view.tensors) + 1
     return [
         replace(e, layers=e.layers[:most], counts=tuple((a, min(n, most)) for a, n in e.counts)) for e in bound.expected
     ]
 
 
 def _renamed(
-    checkpoint: Checkpoint, known: set[str], base_prefix: str
+    view: View, known: set[str], base_prefix: str
 ) -> tuple[dict[str, TensorHeader], dict[str, str], list[Any]]:
-    stored = checkpoint.tensors
+    stored = view.tensors
     if stored.keys() <= known:
-        return stored, {}, []
+        return stored, view.stored, []
     names, renames = canonical(stored, known, base_prefix)
     if not renames:
-        return stored, {}, []
+        return stored, view.stored, []
     tensors = {names[key]: header for key, header in stored.items()}
-    return tensors, {name: key for key, name in names.items() if key != name}, renames
+    where = {name: view.stored.get(key, key) for key, name in names.items()}
+    return tensors, {name: key for name, key in where.items() if key != name}, renames
 
 
 def _bind(
-    e: ExpectedTensor, keys: list[str], tensors: dict[str, TensorHeader], logical: dict[str, str], claimed: set[str]
+    e: ExpectedTensor, keys: list[str], tensors: dict[str, TensorHeader], opaque: set[str], claimed: set[str]
 ) -> TemplateBinding:
     """One template. The loop runs once per stored tensor: it stays short."""
     found, example = 0, None
@@ -83,12 +98,9 @@ def _bind(
     for key in keys:
         header = get(key)
         if header is None:
-            packed = logical.get(key)
-            if packed is None:
-                missing.append(key)
-                continue
-            key = packed
-        elif header.shape != shape and key not in logical and (exact or not _fits(shape, header.shape)):
+            missing.append(key)
+            continue
+        if header.shape != shape and key not in opaque and (exact or not _fits(shape, header.shape)):
             misshapen.append(Misshapen(key, shape, header.shape))
         found += 1
         claimed.add(key)

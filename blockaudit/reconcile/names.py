@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from blockaudit.checkpoint.quantization import BESIDE
 from blockaudit.records.binding import Rename
 from blockaudit.records.checkpoint import TensorHeader
 
@@ -32,22 +31,14 @@ def canonical(
     """
     names = {key: key for key in tensors}
     renames: list[Rename] = []
-    strangers = [key for key in tensors if not _placed(key, expected)]
+    strangers: list[str] = [key for key in tensors if key not in expected]
     for step in (_wrappers, _root, _legacy):
         renamed, found = step(names, strangers, expected, base_prefix)
         if found:
             names = renamed
             renames += found
-            strangers = [name for name in names.values() if not _placed(name, expected)]
+            strangers = [name for name in names.values() if name not in expected]
     return names, renames
-
-
-def _placed(name: str, expected: Collection[str]) -> bool:
-    """Whether a key is an expected one, or what a quantisation scheme puts beside an expected weight."""
-    if name in expected:
-        return True
-    module, _, last = name.rpartition(".")
-    return last in BESIDE and f"{module}.weight" in expected
 
 
 def _apply(names: dict[str, str], wanted: dict[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -93,9 +84,7 @@ def _root(
         votes.update(dict.fromkeys(_proposals(name, tails), 1))
     best: tuple[dict[str, str], tuple[str, str]] | None = None
     for (old, new), _ in votes.most_common(8):
-        fits = {
-            n: new + n[len(old) :] for n in strangers if n.startswith(old) and _placed(new + n[len(old) :], expected)
-        }
+        fits = {n: new + n[len(old) :] for n in strangers if n.startswith(old) and new + n[len(old) :] in expected}
         if best is None or len(fits) > len(best[0]):
             best = fits, (old, new)
     # Most strangers fit, or most of what is expected is found: a text stack inside a larger model is the second case.

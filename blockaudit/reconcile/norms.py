@@ -6,13 +6,15 @@ from collections.abc import Iterable
 
 import msgspec
 
-from blockaudit.checkpoint.values import VectorStats, read_vector
+from blockaudit.checkpoint.values import VectorStats, fetch_ahead, read_vector
 from blockaudit.reconcile import expand
 from blockaudit.records.binding import Binding
 from blockaudit.records.checkpoint import Checkpoint
 
 # A learned gain of a norm starts at the value that makes the norm neutral and seldom leaves it everywhere at once.
 _NEAR = 0.3
+# Roles of norm tensors that are read.
+_READ = ("weight", "bias", "num_batches_tracked")
 
 
 class NormVectors(msgspec.Struct, frozen=True):
@@ -31,17 +33,14 @@ def read_norms(checkpoint: Checkpoint, binding: Binding) -> NormVectors:
     stats: dict[str, VectorStats] = {}
     owner: dict[str, str] = {}
     role: dict[str, str] = {}
-    for t in binding.templates:
-        if t.expected.what != "norm" or t.expected.role not in ("weight", "bias", "num_batches_tracked"):
-            continue
-        for key in expand.keys(t.expected):
-            header = binding.tensors.get(key)
-            if header is None:
-                continue
-            # Only of a counter does anybody ask the maximum.
-            read = read_vector(checkpoint, binding.stored(key), extremes=t.expected.role == "num_batches_tracked")
-            if read is not None:
-                stats[key], owner[key], role[key] = read, t.expected.owner, t.expected.role
+    norms = [t.expected for t in binding.templates if t.expected.what == "norm" and t.expected.role in _READ]
+    stored = [(key, e) for e in norms for key in expand.keys(e) if key in binding.tensors]
+    fetch_ahead(checkpoint, [binding.stored(key) for key, _ in stored])
+    for key, expected in stored:
+        # Only of a counter does anybody ask the maximum.
+        read = read_vector(checkpoint, binding.stored(key), extremes=expected.role == "num_batches_tracked")
+        if read is not None:
+            stats[key], owner[key], role[key] = read, expected.owner, expected.role
     return NormVectors(stats, owner, role)
 
 

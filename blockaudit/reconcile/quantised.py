@@ -1,68 +1,55 @@
-"""Pair quantised weights with their companions, so that neither is missing, unexpected or of the wrong shape."""
+"""Quantised weights against a manifest: which way round they lie, and projections that were left in plain numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
 
-from blockaudit.checkpoint.quantization import Scheme, quantization_scheme
-from blockaudit.records.binding import Misshapen, Quantised
+from msgspec.structs import replace
+
+from blockaudit.checkpoint.quantization.skips import skips
+from blockaudit.checkpoint.quantization.view import View
+from blockaudit.reconcile import expand
+from blockaudit.records.binding import TemplateBinding
+from blockaudit.records.bound import ExpectedTensor
 from blockaudit.records.checkpoint import TensorHeader
+from blockaudit.records.quantised import Misfit, Quantised, QuantisedWeight
 
-# Schemes whose weight keeps its name and its logical shape.
-_PLAIN = ("none", "fp8-", "int8-", "bitsandbytes-8bit")
-
-
-def examine(
-    tensors: Mapping[str, TensorHeader], config: Mapping[str, Any] | None
-) -> tuple[Quantised, dict[str, str], set[str]]:
-    """The scheme; logical key -> stored key of packed weights; and the companion keys that are claimed by it."""
-    scheme = quantization_scheme(tensors, config)
-    if scheme.name == "none":
-        return Quantised("none", scheme.declared, scheme.declared_method, "", packed=False), {}, set()
-    packed = not scheme.name.startswith(_PLAIN)
-    logical: dict[str, str] = {}
-    # All weights of a scheme end in one and the same word.
-    last = scheme.weights[0].rpartition(".")[2] if scheme.weights else "weight"
-    if last != "weight":
-        renamed = last in ("qweight", "weight_packed")
-        logical = {(key[: -len(last)] + "weight" if renamed else key): key for key in scheme.weights}
-    if scheme.name == "bitsandbytes-4bit":  # packed under its own name
-        logical = {key: key for key in scheme.weights}
-    bad = tuple(_bad_scales(tensors, scheme, config)) if scheme.name == "fp8-block" else ()
-    quantised = Quantised(
-        scheme.name, scheme.declared, scheme.declared_method, scheme.detected_from, packed,
-        scheme.unpaired, scheme.orphans, bad,
-    )  # fmt: skip
-    return quantised, logical, {*scheme.companions, *scheme.orphans}
+# Roles of a branch's matrices that every quantiser converts; a router, by contrast, is left alone without a word.
+_PROJECTIONS = ("q", "k", "v", "o", "qkv", "kv", "up", "down", "gate_up")
 
 
-def _bad_scales(
-    tensors: Mapping[str, TensorHeader], scheme: Scheme, config: Mapping[str, Any] | None
-) -> list[Misshapen]:
-    """Block scales hold one number per block: ceil(rows / block) x ceil(columns / block)."""
-    block = _block_size(config)
-    if block is None:
-        return []
-    high, wide = block
-    bad: list[Misshapen] = []
-    shown = scheme.detected_from
-    for key in scheme.companions:
-        weight = tensors.get(key[: -len(shown)] + "weight") if key.endswith(shown) else None
-        if weight is None or len(weight.shape) != 2:
+def turned(
+    tensors: dict[str, TensorHeader],
+    weights: Mapping[str, QuantisedWeight],
+    expanded: Sequence[tuple[ExpectedTensor, list[str]]],
+) -> dict[str, TensorHeader]:
+    """Quantised weights of layers that store [in, out] (GPT-2's Conv1D) turned: quantisers store all as [out, in]."""
+    keys = {k for e, keys in expanded if e.layout == "in_out" and len(e.shape) == 2 for k in keys if k in weights}
+    if not keys:
+        return tensors
+    return {k: replace(h, shape=h.shape[::-1]) if k in keys else h for k, h in tensors.items()}
+
+
+def left_plain(
+    view: View,
+    weights: Mapping[str, QuantisedWeight],
+    templates: Sequence[TemplateBinding],
+    tensors: Mapping[str, TensorHeader],
+    stored_name: Mapping[str, str],
+) -> Quantised:
+    """With a misfit for every projection that is stored plain among quantised ones, unless config leaves it out."""
+    found, listed = view.quantised, skips(view.declared)
+    misfits: list[Misfit] = []
+    weights = {name: weight for name, weight in weights.items() if weight.scheme != "unknown"}
+    partly = {t.expected.owner for t in templates if t.found and any(k in weights for k in expand.keys(t.expected))}
+    for t in templates if weights else ():
+        e = t.expected
+        if e.owner not in partly or e.what != "branch" or e.role.rpartition(".")[2] not in _PROJECTIONS:
             continue
-        expected = (-(-weight.shape[0] // high), -(-weight.shape[1] // wide))
-        found = tensors[key].shape
-        if found != expected:
-            bad.append(Misshapen(key, expected, found))
-    return bad
-
-
-def _block_size(config: Mapping[str, Any] | None) -> tuple[int, int] | None:
-    given: Any = (config or {}).get("quantization_config")
-    size: Any = cast("dict[str, Any]", given).get("weight_block_size") if isinstance(given, dict) else None
-    if isinstance(size, list):
-        numbers = cast("list[Any]", size)
-        if len(numbers) == 2 and all(type(n) is int and n > 0 for n in numbers):
-            return numbers[0], numbers[1]
-    return None
+        for key in (k for k in expand.keys(e) if k in tensors and k not in weights):
+            # Lists name modules as the checkpoint does, or as the class does.
+            said = {listed.leaves_out(k.rpartition(".")[0]) for k in (key, stored_name.get(key, key))}
+            if said == {False}:
+                evidence = "config.json: quantization_config"
+                misfits.append(Misfit("plain weights among quantised ones", key, found.scheme, "plain", evidence))
+    return replace(found, misfits=(*found.misfits, *misfits)) if misfits else found

@@ -8,9 +8,10 @@ from blockaudit.reconcile.dims import Solved
 from blockaudit.reconcile.match import heads_of, layers_seen
 from blockaudit.reconcile.norms import NormVectors, offset_by_statistics
 from blockaudit.reconcile.ties import Tie
-from blockaudit.records.binding import Binding, Quantised, TemplateBinding
+from blockaudit.records.binding import Binding, TemplateBinding
 from blockaudit.records.bound import BoundManifest, Resolved
 from blockaudit.records.contract import Statement, Testimony
+from blockaudit.records.quantised import Quantised
 
 _HEADERS = "tensor headers"
 
@@ -23,8 +24,8 @@ def declared(bound: BoundManifest, quantised: Quantised) -> Testimony:
     for name, value in bound.dims.items():
         if name in used and isinstance(value.value, int) and not value.headers:
             said[f"dims.{name}"] = _statement(value)
-    if quantised.packed:
-        # The field is named so that nobody takes the shapes of packed weights for checked.
+    if quantised.opaque:
+        # The field is named so that nobody takes the shapes of these weights for checked.
         said["quantization.logical_shapes"] = Statement(None, quantised.scheme, "", known=False)
     return Testimony("declared", said)
 

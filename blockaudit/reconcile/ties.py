@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from blockaudit.checkpoint.values import equal, same_bytes, sampled_equal
+from blockaudit.checkpoint.values import equal, located, same_bytes, sampled_equal
 from blockaudit.records.binding import Binding
 from blockaudit.records.bound import BoundManifest
 from blockaudit.records.checkpoint import Checkpoint
@@ -53,6 +53,8 @@ def _compare(checkpoint: Checkpoint, a: str, b: str, whole: bool) -> tuple[bool 
     try:
         if same_bytes(checkpoint, a, b):
             return True, "one storage"
+        if not (located(checkpoint, a) and located(checkpoint, b)):
+            return None, ""
         if whole:
             return equal(checkpoint, a, b), "all bytes"
         return sampled_equal(checkpoint, a, b), "sampled blocks"

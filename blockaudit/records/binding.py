@@ -8,6 +8,7 @@ import msgspec
 
 from blockaudit.records.bound import ExpectedTensor
 from blockaudit.records.checkpoint import TensorHeader
+from blockaudit.records.quantised import Quantised
 
 
 class Rename(msgspec.Struct, frozen=True):
@@ -41,22 +42,6 @@ class TemplateBinding(msgspec.Struct, frozen=True):
     example: str | None  # a key that was found
     missing: tuple[str, ...]
     misshapen: tuple[Misshapen, ...]
-
-
-class Quantised(msgspec.Struct, frozen=True):
-    """The quantisation scheme that the keys show, and where it does not hold together.
-
-    `packed` schemes store something else in place of `weight`: logical shapes cannot be read off their headers here.
-    """
-
-    scheme: str
-    declared: bool
-    declared_method: str
-    detected_from: str
-    packed: bool
-    without_scale: tuple[str, ...] = ()
-    orphan_scale: tuple[str, ...] = ()
-    bad_scale: tuple[Misshapen, ...] = ()
 
 
 class LayerGap(msgspec.Struct, frozen=True):

@@ -95,6 +95,8 @@ class BoundManifest(msgspec.Struct, frozen=True):
     consumed: frozenset[str]
     # What branches, embedding and head compute: no rows of the contract, for no other witness speaks of it.
     functions: dict[str, Resolved] = {}
+    # Templates that the checkpoint's container has no name for, so that nothing can be said of them.
+    unspelt: tuple[str, ...] = ()
 
     @property
     def pinned(self) -> bool:

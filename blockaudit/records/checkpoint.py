@@ -59,7 +59,7 @@ class FileHeader(msgspec.Struct, frozen=True):
     name: str
     path: str
     size: int
-    container: str  # safetensors | torch-zip | torch-legacy
+    container: str  # safetensors | torch-zip | torch-legacy | torch-distributed | gguf
     data_start: int
     tensors: dict[str, TensorHeader]
     metadata: dict[str, str] = {}
@@ -70,11 +70,31 @@ class FileHeader(msgspec.Struct, frozen=True):
     strided: frozenset[str] = frozenset()
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """The commit of a hub that was read: the SHA-256 that it publishes of its files, and how many bytes were read."""
+
+    revision: str
+    hashes: dict[str, str]
+    read: int
+
+
+class Container(msgspec.Struct, frozen=True):
+    """What a container says of the model itself, where it has no config.json (GGUF).
+
+    `places` maps a config key to where its value was read from; `inferred` are keys whose value only tensors show.
+    """
+
+    architecture: str
+    metadata: dict[str, Any]
+    places: dict[str, str] = {}
+    inferred: frozenset[str] = frozenset()
+
+
 class Checkpoint(msgspec.Struct, frozen=True):
     """Everything SOURCE says: files, merged tensors, config.json and the faults met on the way."""
 
     source: str
-    format: str  # safetensors | sharded-safetensors | torch | sharded-torch
+    format: str  # safetensors | torch | gguf, sharded- before each; torch-distributed | megatron-core
     folder: str  # where config.json was looked for
     files: tuple[FileHeader, ...]
     tensors: dict[str, TensorHeader]
@@ -83,6 +103,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     faults: tuple[Fault, ...]
     sidecars: tuple[str, ...] = ()  # other files beside the weights that are known and not read (training_args.bin)
     adapter: dict[str, Any] | None = None  # adapter_config.json
+    container: Container | None = None  # of a container that carries its own configuration
 
     @property
     def readable(self) -> bool:

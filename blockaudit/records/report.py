@@ -8,6 +8,7 @@ import msgspec
 
 from blockaudit.records.conformance import Conformance
 from blockaudit.records.contract import ContractRow
+from blockaudit.records.picture import Picture
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -23,7 +24,11 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One fault, once: where it repeats in every layer, `subject` or `message` carries the range."""
+    """One fault, once: where it repeats in every layer, `subject` or `message` carries the range.
+
+    `also` are the other subjects at which the same fault stands, `layers` those layers of them that have it, where they
+    are known and not all (`0-3, 7`).
+    """
 
     code: str
     name: str
@@ -37,6 +42,8 @@ class Finding(msgspec.Struct, frozen=True):
     help: str = ""
     lab: tuple[int, ...] = ()
     places: tuple[Place, ...] = ()
+    also: tuple[str, ...] = ()
+    layers: str = ""
 
 
 class Suppressed(msgspec.Struct, frozen=True):
@@ -49,10 +56,25 @@ class Suppressed(msgspec.Struct, frozen=True):
     expires: str = ""  # ISO date; empty in a baseline
 
 
-class Subject(msgspec.Struct, frozen=True):
-    """The thing audited. `bytes` counts tensor bytes, `parameters` elements of logical tensors as stored.
+class RuleText(msgspec.Struct, frozen=True):
+    """What a rule says of itself: `sections` are pairs of heading and paragraph, in the order to print them."""
 
-    Of a hub, `revision` is the commit that was read and `hashes` the SHA-256 that it publishes of each file.
+    code: str
+    name: str
+    severity: Severity
+    group: str
+    summary: str
+    help: str
+    sections: tuple[tuple[str, str], ...] = ()
+    lab: tuple[int, ...] = ()
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """The thing audited. `bytes` counts tensor bytes, `parameters` elements of logical tensors.
+
+    Quantised weights count unpacked where their shape is known, without scales and other companions.
+    Of a hub, `revision` is the commit that was read, `hashes` the SHA-256 that it publishes of each file, and `read`
+    how many bytes the audit looked at (not in the JSON).
     """
 
     source: str
@@ -64,6 +86,7 @@ class Subject(msgspec.Struct, frozen=True):
     dtypes: dict[str, int]
     revision: str = ""
     hashes: dict[str, str] = {}
+    read: int = 0
 
 
 class ManifestChoice(msgspec.Struct, frozen=True):
@@ -92,6 +115,9 @@ class Report(msgspec.Struct, frozen=True):
     evaluation_state: dict[str, Any] = {}
     conformance: Conformance | None = None  # of kind `conformance` alone
     suppressed: tuple[Suppressed, ...] = ()
+    unused: tuple[str, ...] = ()  # waivers and baseline entries that no finding needed, each in a line; not in the JSON
+    picture: Picture | None = None  # for a page with pictures, where one was asked for; not in the JSON
+    rules: tuple[RuleText, ...] = ()  # every rule there is, for formats that document what they print; not in the JSON
 
     @property
     def exit_status(self) -> int:

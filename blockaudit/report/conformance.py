@@ -32,16 +32,16 @@ def conformance(run: Conformance, width: int) -> list[Line]:
 
 def brief(run: Conformance, width: int) -> list[Line]:
     """One sentence: how much was compared, against what, and how it ended."""
-    return [(), *wrapped("", f"{_outcome(run)}; {_reference(run)}, {_conditions(run)}", width)]
+    return [(), *wrapped("", f"{outcome(run)}; {reference(run)}, {conditions(run)}", width)]
 
 
 def _header(run: Conformance, width: int) -> list[Line]:
     facts = [
         ("candidate", escape(run.candidate) + (" (a recorded trace)" if run.recorded else "")),
-        ("reference", _reference(run) + (f": {shortened(run.depth_reason)}" if run.depth_reason else "")),
-        ("run", _conditions(run)),
+        ("reference", reference(run) + (f": {shortened(run.depth_reason)}" if run.depth_reason else "")),
+        ("run", conditions(run)),
         ("policy", _policy(run)),
-        ("outcome", _outcome(run)),
+        ("outcome", outcome(run)),
     ]
     lines: list[Line] = [(), (("Conformance", "head"),)]
     for label, text in facts:
@@ -49,13 +49,15 @@ def _header(run: Conformance, width: int) -> list[Line]:
     return lines
 
 
-def _reference(run: Conformance) -> str:
+def reference(run: Conformance) -> str:
+    """How much of the reference is ours."""
     if run.depth == "full":
         return "full reference"
     return "wrapper reference (the branches are the candidate's own)"
 
 
-def _conditions(run: Conformance) -> str:
+def conditions(run: Conformance) -> str:
+    """Modes, dtypes, device, layers and rows of the run."""
     modes = {"all": "local, layer and end-to-end"}.get(run.mode, escape(run.mode))
     layers = f", {spoken(escape(run.layers))}" if run.layers else ""
     size = f"batch {run.batch} x {count(run.seq_len, 'token')}, seed {run.seed}"
@@ -73,7 +75,8 @@ def _policy(run: Conformance) -> str:
     return ", ".join(shortened(text) for text in said if isinstance(text, str))
 
 
-def _outcome(run: Conformance) -> str:
+def outcome(run: Conformance) -> str:
+    """How many comparisons there were, and how many fail."""
     compared = [site for site in run.sites if site.passed is not None]
     failed = sum(not site.passed for site in compared)
     total = count(len(compared), "comparison")

@@ -31,12 +31,13 @@ def first(run: Conformance, width: int) -> list[Line]:
         (f"  {escape(odd.site)}", "bad"),
         (f"  {odd.mode}, {escape(odd.dtype)}{_rows(odd)}", "dim"),
     )
-    rows = [_context(site, site is odd or site == odd) for site in _around(run, odd)]
+    rows = [_context(site, site is odd or site == odd) for site in around(run, odd)]
     titles: list[Span] = [("", ""), ("metric", "dim"), ("observed", "dim"), ("tolerance", "dim"), ("", "")]
-    return [(), head, *table([titles, *rows]), *wrapped("  ", _worst(odd), width)]
+    return [(), head, *table([titles, *rows]), *wrapped("  ", worst(odd), width)]
 
 
-def _around(run: Conformance, odd: SiteResult) -> list[SiteResult]:
+def around(run: Conformance, odd: SiteResult) -> list[SiteResult]:
+    """The first divergence with the sites that were executed before and after it in the same mode and dtype."""
     same = [site for site in run.sites if (site.mode, site.dtype) == (odd.mode, odd.dtype)]
     at = next((i for i, site in enumerate(same) if site.site == odd.site), None)
     return [odd] if at is None else same[max(at - _AROUND, 0) : at + _AROUND + 1]
@@ -60,7 +61,8 @@ def _rows(site: SiteResult) -> str:
     return f", {escape(site.probe)} rows" if site.probe else ""
 
 
-def _worst(site: SiteResult) -> str:
+def worst(site: SiteResult) -> str:
+    """Where it is worst, by every measure."""
     seen = site.difference
     parts = [
         f"worst at token {seen.token}, channel {seen.channel}",
@@ -75,7 +77,7 @@ def _worst(site: SiteResult) -> str:
 def failing(run: Conformance) -> list[Line]:
     """Failing sites by mode, layers together; those that only follow an earlier failure are a number."""
     failed = [site for site in run.sites if site.passed is False]
-    own = list(_own(failed))
+    own = list(own_failures(failed))
     if not own:
         return []
     groups: dict[tuple[str, str, str, str], list[SiteResult]] = {}
@@ -95,7 +97,7 @@ def failing(run: Conformance) -> list[Line]:
     return lines
 
 
-def _own(failed: Iterable[SiteResult]) -> Iterator[SiteResult]:
+def own_failures(failed: Iterable[SiteResult]) -> Iterator[SiteResult]:
     """Failures that nothing upstream can have caused: local ones, the first of a layer, the first of a whole run."""
     seen: set[tuple[object, ...]] = set()
     for site in failed:
@@ -111,15 +113,15 @@ def _own(failed: Iterable[SiteResult]) -> Iterator[SiteResult]:
 
 
 def _failure(sites: list[SiteResult]) -> list[Span]:
-    worst = max(sites, key=_excess)
+    most = max(sites, key=_excess)
     layers = [name.layer for s in sites if (name := parse(s.site)) and name.layer is not None]
     return [
-        (f"  {worst.mode} {escape(worst.dtype)}", "dim"),
-        (escape(template(worst.site)), "bad"),
+        (f"  {most.mode} {escape(most.dtype)}", "dim"),
+        (escape(template(most.site)), "bad"),
         (ranges(layers), ""),
-        (metric(worst), ""),
-        (f"{worst.observed:.3g}", "bad"),
-        (f"{worst.tolerance:.3g}", ""),
+        (metric(most), ""),
+        (f"{most.observed:.3g}", "bad"),
+        (f"{most.tolerance:.3g}", ""),
     ]
 
 

@@ -1,8 +1,9 @@
 """Every output format, by name and by suffix.
 
-A format is one module beside this one that defines `FORMAT`, `SUFFIX` and `render(report) -> str`; it is found here and
-registered nowhere. It may also define `render_many(reports) -> str` (else the reports follow one another) and
-`STREAMS = True` (its documents may simply be joined, so each report is written as soon as it is ready).
+A format is one module beside this one that defines `FORMAT` and `render(report) -> str`; it is found here and
+registered nowhere. It may also define `SUFFIX` (else no `--report` picks it), `render_many(reports) -> str` (else the
+reports follow one another), `STREAMS = True` (its documents may simply be joined, so each report is written as soon
+as it is ready) and `PICTURES = True` (it shows `Report.picture`, which is made for it alone).
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ class Format(msgspec.Struct, frozen=True):
     """One way to write a report."""
 
     name: str
-    suffix: str
+    suffix: str | None
     render: Callable[[Report], str]
     render_many: Callable[[Sequence[Report]], str]
     streams: bool = False
+    pictures: bool = False
 
 
 def by_name(name: str) -> Format:
@@ -41,8 +43,13 @@ def by_suffix(path: Path) -> Format:
     for candidate in available().values():
         if candidate.suffix == suffix:
             return candidate
-    known = ", ".join(f"{f.suffix} ({f.name})" for f in available().values())
+    known = ", ".join(f"{f.suffix} ({f.name})" for f in available().values() if f.suffix)
     raise RequestError(f"cannot tell the report format of {str(path)!r} by its suffix: this release writes {known}")
+
+
+def wants_pictures(name: str, files: Sequence[Path]) -> bool:
+    """Whether a report that is written so is to carry its picture (`Report.picture`)."""
+    return any(form.pictures for form in (by_name(name), *map(by_suffix, files)))
 
 
 @cache
@@ -66,8 +73,9 @@ def _format(module: object) -> Format:
 
     return Format(
         name=getattr(module, "FORMAT"),  # noqa: B009
-        suffix=getattr(module, "SUFFIX"),  # noqa: B009
+        suffix=getattr(module, "SUFFIX", None),
         render=render,
         render_many=getattr(module, "render_many", one_after_another),
         streams=getattr(module, "STREAMS", False),
+        pictures=getattr(module, "PICTURES", False),
     )

@@ -115,6 +115,8 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "help": finding.help,
         "lab": list(finding.lab),
         **({"places": [{"path": p.path, "line": p.line} for p in finding.places]} if finding.places else {}),
+        **({"also": list(finding.also)} if finding.also else {}),
+        **({"layers": finding.layers} if finding.layers else {}),
     }
 
 

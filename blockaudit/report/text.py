@@ -10,23 +10,21 @@ from blockaudit.report.contract_table import contract_table
 from blockaudit.report.escape import escape
 from blockaudit.report.findings import findings
 from blockaudit.report.layout import Line, cells, pad, paint, wrapped
-from blockaudit.report.words import count, quantity, shortened, size
+from blockaudit.report.suppressed import suppressed
+from blockaudit.report.verdict import chosen, why
+from blockaudit.report.words import count, quantity, size
 
 FORMAT = "text"
 SUFFIX = ".txt"
 STREAMS = True
 
 _STYLE: dict[Verdict, str] = {"accepted": "good", "rejected": "bad", "unverified": "warn"}
-# Findings that leave an audit unverified by themselves (contract section 4).
-_UNVERIFYING = (
-    "unknown-architecture", "adapter-only", "config-missing", "graph-unclassified", "site-missing",
-    "probe-insufficient",
-)  # fmt: skip
 
 
 def render(report: Report, color: bool = False, width: int = 100, brief: bool = False) -> str:
     """The whole report; `brief` keeps the verdict and the findings."""
     lines = [*_verdict(report, width), *_subject(report, width), *findings(report.findings, width)]
+    lines += suppressed(report.suppressed, width)
     if report.conformance is not None:
         show = conformance.brief if brief else conformance.conformance
         lines += show(report.conformance, width)
@@ -49,43 +47,9 @@ def _verdict(report: Report, width: int) -> list[Line]:
         (report.verdict.upper(), style),
         (f" at {escape(report.level)} level  ", ""),
         (escape(report.subject.source), "head"),
-        (f"  ({_chosen(report)})", "dim"),
+        (f"  ({chosen(report)})", "dim"),
     )
-    return [first, *(wrapped("  ", why, width, style) if (why := _why(report)) else [])]
-
-
-def _chosen(report: Report) -> str:
-    chosen = report.manifest
-    if chosen is None:
-        return "no manifest"
-    by = {"flag": "given by --manifest", "config": "chosen by config", "keys": "chosen by keys"}[chosen.chosen_by]
-    sure = "" if chosen.confidence >= 1 else f", {chosen.confidence:.0%} sure"
-    return f"{escape(chosen.id)}, {by}{sure}"
-
-
-def _why(report: Report) -> str:
-    if report.verdict == "rejected":
-        return _why_rejected(report)
-    return _why_unverified(report) if report.verdict == "unverified" else ""
-
-
-def _why_rejected(report: Report) -> str:
-    # Without an error it was --strict that rejected.
-    severity = "error" if report.count("error") else "warning"
-    reasons = [finding for finding in report.findings if finding.severity == severity]
-    number = count(len(reasons), severity) + (", first" if len(reasons) > 1 else "")
-    return ": ".join([number, *(f"{f.code} {f.name}: {shortened(f.message)}" for f in reasons[:1])])
-
-
-def _why_unverified(report: Report) -> str:
-    named = [f for f in report.findings if f.name in _UNVERIFYING]
-    if named:
-        return f"{named[0].code} {named[0].name}: {shortened(named[0].message)}"
-    open_fields = [escape(row.field) for row in report.contract if row.required and not row.known]
-    if not open_fields:
-        return "no two witnesses could be compared"
-    shown = ", ".join(open_fields[:3]) + (f" and {len(open_fields) - 3} more" if len(open_fields) > 3 else "")
-    return f"no witness speaks of {count(len(open_fields), 'field')} that this level requires: {shown}"
+    return [first, *(wrapped("  ", said, width, style) if (said := why(report)) else [])]
 
 
 def _subject(report: Report, width: int) -> list[Line]:
@@ -97,7 +61,11 @@ def _subject(report: Report, width: int) -> list[Line]:
         quantity(subject.parameters, "parameter"),
         size(subject.bytes),
     ]
-    return wrapped("  ", ", ".join(parts) + (f"  ({dtypes})" if dtypes else ""), width, "dim")
+    lines = wrapped("  ", ", ".join(parts) + (f"  ({dtypes})" if dtypes else ""), width, "dim")
+    if subject.revision:
+        of = f" of {size(subject.bytes)}" if subject.bytes else ""
+        lines += wrapped("  ", f"commit {escape(subject.revision)}, {size(subject.read)} read{of}", width, "dim")
+    return lines
 
 
 def _gates(report: Report, width: int) -> list[Line]:
@@ -135,5 +103,6 @@ def _summary(report: Report, width: int) -> list[Line]:
     checked = sum(row.agrees is not None for row in report.contract)
     unknown = sum(not row.known for row in report.contract)
     found = ", ".join(count(report.count(s), s) for s in ("error", "warning", "note"))
-    said = f"{found}; {count(checked, 'field')} checked, {unknown} unknown"
+    held = f"; {len(report.suppressed):,} suppressed" if report.suppressed else ""
+    said = f"{found}; {count(checked, 'field')} checked, {unknown} unknown{held}"
     return [(), *wrapped("", said, width, _STYLE[report.verdict])]

@@ -27,6 +27,8 @@ class Rule(msgspec.Struct, frozen=True):
     lab: tuple[int, ...] = ()
     # A finding of this rule leaves the audit unverified where nothing rejects it.
     unverified: bool = False
+    # Whether a waiver or a baseline may take a finding out of the verdict: not where it means that files went unread.
+    waivable: bool = True
 
     def finding(
         self,
@@ -39,6 +41,8 @@ class Rule(msgspec.Struct, frozen=True):
         evidence: str = "",
         severity: Severity | None = None,
         help: str | None = None,
+        also: Sequence[str] = (),
+        layers: str = "",
     ) -> Finding:
         """A finding of this rule."""
         return Finding(
@@ -53,6 +57,8 @@ class Rule(msgspec.Struct, frozen=True):
             evidence=evidence,
             help=self.help if help is None else help,
             lab=self.lab,
+            also=tuple(also),
+            layers=layers,
         )
 
 
@@ -99,8 +105,10 @@ def row_finding(rule: Rule, rows: Sequence[ContractRow], severity: Severity | No
     said, declared, _, other = opposed(first)
     odd = against(first)
     alike = [(w, s) for w, s in odd if same(s.value, other.value)]
-    where = next((f" in {spoken(s.layers)}" for _, s in alike if s.layers), "")
-    also = f"; the same at {', '.join(r.field.rpartition('.')[0] for r in rows[1:])}" if len(rows) > 1 else ""
+    layers = next((s.layers for _, s in alike if s.layers), "")
+    where = f" in {spoken(layers)}" if layers else ""
+    others = [r.field.rpartition(".")[0] for r in rows[1:]]
+    also = f"; the same at {', '.join(others)}" if others else ""
     voices = " and ".join(w for w, _ in alike)
     return rule.finding(
         subject,
@@ -109,6 +117,8 @@ def row_finding(rule: Rule, rows: Sequence[ContractRow], severity: Severity | No
         observed=other.value,
         evidence="; ".join(f"{w}: {s.evidence}" for w, s in ((said, declared), *odd)),
         severity=severity,
+        also=others,
+        layers=layers,
     )
 
 
@@ -142,6 +152,7 @@ def diagnosed(rule: Rule, audit: Audit) -> Iterator[Finding]:
             expected=edit.declared,
             observed=edit.value,
             evidence=f"the reference with this value agrees with the candidate ({edit.explains:.2%} of the error)",
+            layers=edit.layers,
         )
 
 

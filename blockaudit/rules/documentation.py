@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from blockaudit.rules.registry import Entry
+from blockaudit.records.report import RuleText
+from blockaudit.rules.fields import rule_sources
+from blockaudit.rules.registry import Entry, entries
 
 SECTIONS = ("What it means", "Why it matters", "Example", "What to do")
 GROUPS = {
@@ -49,6 +52,19 @@ def group(code: str) -> str:
     return GROUPS[code[0]]
 
 
+@cache
+def texts() -> tuple[RuleText, ...]:
+    """Every rule's documentation as a record, by code."""
+    return tuple(text(entry) for entry in entries())
+
+
+def text(entry: Entry) -> RuleText:
+    """One rule's documentation as a record."""
+    rule, said = entry.rule, documentation(entry)
+    sections = tuple((name, said.sections[name]) for name in SECTIONS if name in said.sections)
+    return RuleText(rule.code, rule.name, rule.severity, group(rule.code), said.summary, rule.help, sections, rule.lab)
+
+
 def row(entry: Entry) -> dict[str, Any]:
     """One rule in one line, as data."""
     rule = entry.rule
@@ -67,7 +83,9 @@ def full(entry: Entry) -> dict[str, Any]:
         **row(entry),
         "group": group(rule.code),
         "leaves_unverified": rule.unverified,
+        "waivable": rule.waivable,
         "lab": list(rule.lab),
         "help": rule.help,
         **{name.lower().replace(" ", "_"): said.sections.get(name, "") for name in SECTIONS},
+        "sources": list(rule_sources(rule)),
     }

@@ -26,6 +26,7 @@ RULE = Rule(
     "F101",
     "unreadable-file",
     "give a safetensors file or a PyTorch state dict that this user may read",
+    waivable=False,
 )
 
 

@@ -25,6 +25,7 @@ RULE = Rule(
     "F102",
     "truncated-file",
     "fetch the file again and compare its size and hash with the source's",
+    waivable=False,
 )
 
 

@@ -25,6 +25,7 @@ RULE = Rule(
     "F103",
     "corrupt-header",
     "write the file again from its source; it cannot be repaired from what it says",
+    waivable=False,
 )
 
 

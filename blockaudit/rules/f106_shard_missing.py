@@ -25,6 +25,7 @@ RULE = Rule(
     "F106",
     "shard-missing",
     "fetch the missing shard, or write the index again",
+    waivable=False,
 )
 
 

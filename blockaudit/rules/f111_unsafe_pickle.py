@@ -26,6 +26,7 @@ RULE = Rule(
     "F111",
     "unsafe-pickle",
     "convert it to safetensors where it was made; do not load it",
+    waivable=False,
 )
 
 

@@ -25,6 +25,7 @@ RULE = Rule(
     "F112",
     "lfs-pointer",
     "run `git lfs pull` in the repository that the folder was cloned from",
+    waivable=False,
 )
 
 

@@ -26,6 +26,7 @@ RULE = Rule(
     "K103",
     "nothing-loaded",
     "give the manifest of this checkpoint with --manifest, or check that this is the right folder",
+    waivable=False,
 )
 
 

@@ -34,6 +34,18 @@ def check(audit: Audit) -> Iterator[Finding]:
     """No manifest was found, or the manifest does not know the class."""
     if any(f.rule in ("sharded-training-state", "adapter-only") for f in audit.checkpoint.faults):
         return  # not a model: its own rule says so
+    if audit.reconciled is None and audit.checkpoint.format == "megatron-core":
+        yield RULE.finding(
+            "architecture",
+            "this is a Megatron-core checkpoint: its keys and fused projections are Megatron's own, and no manifest of "
+            "the library speaks of them",
+            expected="the key set of a family",
+            observed="megatron-core",
+            evidence="metadata.json",
+            help="convert it to the Hugging Face layout with a migration map and audit the result, or name a "
+            "manifest of your own with --manifest",
+        )
+        return
     if audit.reconciled is None:
         config = audit.checkpoint.config or {}
         named = config.get("model_type")
@@ -49,6 +61,15 @@ def check(audit: Audit) -> Iterator[Finding]:
         )
         return
     bound = audit.reconciled.declared
+    if bound.unspelt:
+        yield RULE.finding(
+            bound.manifest.architecture_id,
+            f"GGUF has no name for {len(bound.unspelt)} tensors of {bound.manifest.architecture_id} "
+            f"({bound.unspelt[0]}): they were not audited",
+            expected="a name for every tensor of the manifest",
+            observed=list(bound.unspelt),
+            evidence="the name tables of the gguf package",
+        )
     if audit.nested:
         outer = (audit.checkpoint.config or {}).get("model_type")
         yield RULE.finding(

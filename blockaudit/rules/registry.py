@@ -29,7 +29,19 @@ def entries() -> tuple[Entry, ...]:
     """Every rule, by code."""
     names = sorted(m.name for m in iter_modules(blockaudit.rules.__path__) if m.name[1:4].isdigit())
     modules = [importlib.import_module(f"blockaudit.rules.{name}") for name in names]
-    return tuple(Entry(m.RULE, m.check, m.__doc__ or "") for m in modules)
+    return tuple(Entry(m.RULE, getattr(m, "check", _nothing), m.__doc__ or "") for m in modules)
+
+
+def _nothing(audit: Audit) -> tuple[Finding, ...]:
+    """The check of a rule that judges something else than the audited thing, such as a waiver; its `of` finds."""
+    del audit
+    return ()
+
+
+def known(code: str) -> bool:
+    """Whether there is a rule of this code or name."""
+    wanted = code.strip().lower()
+    return any(wanted in (entry.rule.code.lower(), entry.rule.name) for entry in entries())
 
 
 def find(code: str) -> Entry:
@@ -49,19 +61,20 @@ def find(code: str) -> Entry:
 def chosen(select: Sequence[str], ignore: Sequence[str]) -> tuple[Entry, ...]:
     """Rules that `--select` and `--ignore` leave: codes, prefixes or names. Raises RequestError for an unknown one."""
     for item in (*select, *ignore):
-        if not any(_names(item, e.rule) for e in entries()):
+        if not any(names(item, e.rule.code, e.rule.name) for e in entries()):
             raise RequestError(
                 f"{item!r} names no rule: give a code (N201), a prefix (N2) or a name (epsilon-mismatch)"
             )
-    return tuple(
-        e
-        for e in entries()
-        if (not select or any(_names(s, e.rule) for s in select)) and not any(_names(i, e.rule) for i in ignore)
-    )
+    return tuple(e for e in entries() if (not select or _any(select, e.rule)) and not _any(ignore, e.rule))
 
 
-def _names(item: str, rule: Rule) -> bool:
-    return bool(item) and (rule.code.startswith(item.upper()) or rule.name == item)
+def _any(items: Sequence[str], rule: Rule) -> bool:
+    return any(names(item, rule.code, rule.name) for item in items)
+
+
+def names(item: str, code: str, name: str) -> bool:
+    """Whether a code, a prefix or a name means the rule of this code and name."""
+    return bool(item) and (code.startswith(item.upper()) or name == item)
 
 
 def run(rules: Iterable[Entry], audit: Audit) -> tuple[Finding, ...]:

@@ -19,7 +19,7 @@ What to do:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.conformance import Conformance, Diagnosis, SiteResult
@@ -50,7 +50,16 @@ def check(audit: Audit) -> Iterator[Finding]:
         observed=_number(first.observed),  # of the metric that the message names
         evidence=f"{first.dtype} on {run.device} against the {run.depth} reference, "
         f"batch {run.batch} x {run.seq_len}, seed {run.seed}",
+        also=_others(first, failed),
     )
+
+
+def _others(first: SiteResult, failed: Sequence[SiteResult]) -> tuple[str, ...]:
+    """Other sites that fail by themselves; of a free run, where all that follows a fault fails, none is said to."""
+    mine = (
+        () if first.mode == "end-to-end" else (s.site for s in failed if s.mode == first.mode and s.site != first.site)
+    )
+    return tuple(dict.fromkeys(mine))
 
 
 def _said(site: SiteResult) -> str:

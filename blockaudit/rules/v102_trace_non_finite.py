@@ -44,4 +44,5 @@ def check(audit: Audit) -> Iterator[Finding]:
         expected=0,
         observed=number,
         evidence=f"{run.dtype} on {run.device}, batch {run.batch} x {run.seq_len}, seed {run.seed}",
+        also=[site for site, _ in others],
     )

@@ -89,6 +89,8 @@ def _finding(layers: str, questions: list[Identified | Blind], run: Conformance)
         expected=first.declared,
         observed=None,
         evidence=_evidence(first, run),
+        also=others,
+        layers=layers,
     )
 
 

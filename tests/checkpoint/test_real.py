@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from blockaudit.checkpoint.nonfinite import count_nonfinite
-from blockaudit.checkpoint.quantization import quantization_scheme
+from blockaudit.checkpoint.quantization.view import logical_view
 from blockaudit.checkpoint.values import read_vector
 from blockaudit.records.checkpoint import Checkpoint
 from tests.checkpoint.build import opened
@@ -54,6 +54,6 @@ def test_rxnfp(cache: Path) -> None:
 
 def test_fracast(cache: Path) -> None:
     folder = package(cache, "fracast==0.1.0") / "fracast/weights"
-    assert quantization_scheme(sound(folder, 47).tensors, None).name == "none"
-    scheme = quantization_scheme(sound(folder / "model.int8.safetensors", 67).tensors, None)
-    assert (scheme.name, len(scheme.weights), scheme.unpaired, scheme.orphans) == ("int8-channel", 20, (), ())
+    assert logical_view(sound(folder, 47)).quantised.scheme == "none"
+    found = logical_view(sound(folder / "model.int8.safetensors", 67)).quantised
+    assert (found.scheme, len(found.weights), found.misfits) == ("int8-channel", 20, ())

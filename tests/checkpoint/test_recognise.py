@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from blockaudit.checkpoint.quantization import Scheme, quantization_scheme
 from blockaudit.checkpoint.recognise import adapter_only, training_state
 from blockaudit.records.checkpoint import TensorHeader
 from tests.checkpoint.build import only, opened, rules, safetensors
@@ -14,10 +11,6 @@ from tests.checkpoint.build import only, opened, rules, safetensors
 
 def tensors(**kinds: tuple[str, tuple[int, ...]]) -> dict[str, TensorHeader]:
     return {key.replace("__", "."): TensorHeader(dtype, shape, (0, 0)) for key, (dtype, shape) in kinds.items()}
-
-
-def scheme(config: dict[str, Any] | None = None, **kinds: tuple[str, tuple[int, ...]]) -> Scheme:
-    return quantization_scheme(tensors(**kinds), config)
 
 
 def test_zero_3_leaves_empty_tensors(tmp_path: Path) -> None:
@@ -62,73 +55,3 @@ def test_adapters() -> None:
     assert adapter_only(base, "model.safetensors", declared=True) is None
     assert adapter_only(base, "adapter_model.safetensors", declared=True) is not None
     assert adapter_only({}, "m", declared=True) is None
-
-
-def test_no_scheme() -> None:
-    assert scheme(a__weight=("BF16", (4, 4))) == Scheme("none", False, "", "")
-    declared = scheme({"quantization_config": {"quant_method": "fp8"}}, a__weight=("BF16", (4, 4)))
-    assert (declared.name, declared.declared, declared.declared_method) == ("none", True, "fp8")
-
-
-def test_fp8() -> None:
-    block = scheme(a__weight=("F8_E4M3", (256, 256)), a__weight_scale_inv=("F32", (2, 2)), b__weight=("BF16", (4,)))
-    assert (block.name, block.weights, block.unpaired, block.orphans) == ("fp8-block", ("a.weight",), (), ())
-    assert scheme(a__weight=("F8_E4M3", (4, 4)), a__weight_scale=("F32", ())).name == "fp8-tensor"
-    assert scheme(a__weight=("F8_E4M3", (4, 4)), a__weight_scale=("F32", (4, 1))).name == "fp8-channel"
-    assert scheme(a__weight=("F8_E4M3", (4, 4))).unpaired == ("a.weight",)
-
-
-def test_fp8_without_its_scale_and_a_scale_without_its_weight() -> None:
-    found = scheme(
-        a__weight=("F8_E4M3", (4, 4)),
-        a__weight_scale_inv=("F32", (1, 1)),
-        b__weight=("F8_E4M3", (4, 4)),
-        c__weight_scale_inv=("F32", (1, 1)),
-    )
-    assert (found.unpaired, found.orphans) == (("b.weight",), ("c.weight_scale_inv",))
-
-
-def test_gptq_and_awq() -> None:
-    parts = {"a__qzeros": ("I32", (1, 8)), "a__scales": ("F16", (1, 64))}
-    assert scheme(a__qweight=("I32", (16, 64)), a__g_idx=("I32", (128,)), **parts).name == "gptq"
-    assert scheme(a__qweight=("I32", (16, 64)), **parts).name == "gptq"
-    assert scheme(a__qweight=("I32", (128, 8)), **parts).name == "awq"
-    declared = {"quantization_config": {"quant_method": "awq"}}
-    assert scheme(declared, a__qweight=("I32", (16, 64)), **parts).declared_method == "awq"
-    assert scheme(a__qweight=("I32", (16, 64)), a__qzeros=("I32", (1, 8)), b__scales=("F16", (1,))).unpaired == (
-        "a.qweight",
-    )
-
-
-def test_bitsandbytes() -> None:
-    eight = scheme(a__weight=("I8", (4, 4)), a__SCB=("F32", (4,)), n__weight=("F16", (4,)))
-    assert (eight.name, eight.weights, eight.unpaired) == ("bitsandbytes-8bit", ("a.weight",), ())
-    four = scheme(
-        a__weight=("U8", (8, 1)),
-        a__weight__absmax=("F32", (1,)),
-        a__weight__quant_map=("F32", (16,)),
-        b__weight=("U8", (8, 1)),
-    )
-    assert (four.name, four.weights, four.unpaired) == ("bitsandbytes-4bit", ("a.weight", "b.weight"), ("b.weight",))
-
-
-def test_int8_packed_and_mxfp4() -> None:
-    int8 = scheme(a__weight__qweight=("I8", (4, 4)), a__weight__scale=("F32", (4, 1)))
-    assert (int8.name, int8.unpaired, int8.orphans) == ("int8-channel", (), ())
-    assert scheme(a__weight=("I8", (4, 4)), a__weight_scale=("BF16", (4, 1))).name == "int8-channel"
-    assert scheme(a__weight_packed=("I32", (4, 1)), a__weight_scale=("BF16", (4, 1))).name == "packed"
-    assert scheme(a__up_proj_blocks=("U8", (4, 1)), a__up_proj_scales=("U8", (4, 1))).name == "mxfp4"
-    assert scheme(a__weight=("F32", (4, 4)), a__weight_scale=("F32", (4,))).name == "none"
-
-
-def test_ninety_thousand_keys_are_quick() -> None:
-    many = {
-        f"model.layers.{i // 512}.experts.{i % 512}.up.weight": TensorHeader("BF16", (4, 4), (0, 32))
-        for i in range(90_000)
-    }
-    best = 9.0
-    for _ in range(5):
-        start = time.perf_counter()
-        assert quantization_scheme(many, None).name == "none"
-        best = min(best, time.perf_counter() - start)
-    assert best < 0.2  # 0.03 s on two quiet cores

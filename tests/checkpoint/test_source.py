@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blockaudit.checkpoint import folder
+from blockaudit.checkpoint import storage
 from blockaudit.checkpoint.source import open_checkpoint
 from blockaudit.errors import RequestError
 from tests.checkpoint.build import only, opened, rules, safetensors, sharded
@@ -89,7 +89,6 @@ def test_nothing_to_audit(tmp_path: Path) -> None:
     assert "not a checkpoint" in refused(tmp_path / "README.md")
     (tmp_path / "tokenizer.json").write_text("{}")
     assert "not a checkpoint" in refused(tmp_path / "tokenizer.json")
-    assert "not part of this release" in refused("hf://org/name@main")
     refused("")
     refused("a\0b")
     refused("x" * 5000)
@@ -97,15 +96,15 @@ def test_nothing_to_audit(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_format(tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    assert "model.gguf" in refused(tmp_path)
+    (tmp_path / "model.onnx").write_bytes(b"")
+    assert "model.onnx is an ONNX graph" in refused(tmp_path)
 
 
 def test_a_folder_that_may_not_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def deny(_: str) -> list[str]:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(folder.os, "listdir", deny)
+    monkeypatch.setattr(storage.os, "listdir", deny)
     assert "permission denied" in refused(tmp_path)
 
 

@@ -49,6 +49,10 @@ def test_options_reach_the_pipeline(blockaudit: Run, audits: Asked) -> None:
             "ignore": ("N201",),
             "strict": True,
             "allow_unverified": True,
+            "waivers": (),
+            "baseline": None,
+            "write_baseline": None,
+            "pictures": False,
             "progress": None,
         }
     ]

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from blockaudit import kept
 from blockaudit.graph import cache
 from blockaudit.records import contract
 from blockaudit.records.contract import Executed, Statement
@@ -238,7 +239,7 @@ def test_an_entry_of_another_kind_is_none(world: World, change: dict[str, Any]) 
     world.ask()
     (entry,) = world.entries
     held = msgspec.msgpack.decode(entry.read_bytes()[32:], type=cache._Entry)
-    cache._write(entry, msgspec.structs.replace(held, **change))
+    kept.write(entry, msgspec.msgpack.encode(msgspec.structs.replace(held, **change)))
     assert world.asks_anew()
 
 
@@ -336,7 +337,7 @@ def test_the_users_cache_folder_is_the_default(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.delenv("BLOCKAUDIT_CACHE")
     monkeypatch.delenv("BLOCKAUDIT_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache._folder() == Path(platformdirs.user_cache_dir("blockaudit", appauthor=False)) / "graph"
+    assert kept.folder("graph") == Path(platformdirs.user_cache_dir("blockaudit", appauthor=False)) / "graph"
 
 
 # -- the command line -------------------------------------------------------------------------------------------------

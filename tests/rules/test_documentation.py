@@ -32,6 +32,8 @@ PROMISED = {
     "dropout-active-in-eval initialization-mismatch recipe-incomplete fold-not-exact",
     "V": "trace-divergence trace-non-finite site-missing probe-insufficient gradient-divergence recompute-divergence "
     "resume-state-missing fused-abi-mismatch distributed-divergence",
+    "P": "policy-invalid gate-missing waiver-expired tolerance-missing claim-unsupported output-only-evidence "
+    "threshold-not-local",
 }
 # Ours, and said so in the README.
 ADDED = ("norm-untrained", "derived-buffer-mismatch", "graph-unclassified", "parameter-unconsumed", "inputs-changed")
@@ -86,6 +88,7 @@ def test_sections_are_single_paragraphs() -> None:
         "summary": "Two witnesses give different epsilons.",
         "group": "norms",
         "leaves_unverified": False,
+        "waivable": True,
         "lab": [12, 39],
         "help": "restore the epsilon that the weights were trained with, or pin the new one after retraining",
         "what_it_means": "The manifest's value is not the one that config.json gives, "
@@ -94,6 +97,12 @@ def test_sections_are_single_paragraphs() -> None:
         "and quality falls without an error.",
         "example": "A row of +-0.02: 0.99875 at 1e-6 and 0.98773 at 1e-5.",
         "what_to_do": "Restore the epsilon that the weights were trained with, or pin the new one after retraining.",
+        "sources": [
+            "specification 0x02: LayerNorm normalizes channels inside each row",
+            "specification 0x03: RMSNorm keeps rescaling and removes re-centering",
+            "specification 0x0D, failure 12: Using a mismatched epsilon.",
+            "specification 0x0D, failure 39: Assuming epsilon matters only for zero-variance rows.",
+        ],
     }
 
 

@@ -1,4 +1,4 @@
-"""S and C: shapes, dtypes, quantisation; and config.json against what the tensors have."""
+"""S and C: shapes, dtypes; and config.json against what the tensors have."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from tests.support.checkpoint import (
     family,
     file,
     no_config,
-    put,
     reshape,
     then,
     transpose,
@@ -29,7 +28,6 @@ from tests.support.checkpoint import (
 L = "model.layers."
 Q_PROJ, O_PROJ = "*.q_proj.weight", "*.o_proj.weight"
 UP = "*.up_proj.weight"
-FP8 = {"quant_method": "fp8", "weight_block_size": [4, 4]}
 
 
 def tokenizer(size: int) -> Edit:
@@ -39,54 +37,6 @@ def tokenizer(size: int) -> Edit:
 
 def vocabulary(rows: int) -> Edit:
     return reshape((rows, 8), "lm_head.weight", "model.embed_tokens.weight")
-
-
-def fp8(suffix: str | None, declared: bool = True, shape: tuple[int, ...] | None = None) -> Edit:
-    """Every projection in eight bits, with one scale per 4 x 4 block under either spelling."""
-
-    def edit(d: Draft) -> None:
-        for key in d.like("*_proj.weight"):
-            rows, columns = d.tensors[key].shape
-            cast("F8_E4M3", key)(d)
-            if suffix is not None:
-                put(f"{key}{suffix}", np.full(shape or (-(-rows // 4), -(-columns // 4)), 0.01))(d)
-        if declared:
-            config(quantization_config=FP8)(d)
-
-    return edit
-
-
-def packed(kind: str, declared: bool = True) -> Edit:
-    """q_proj and o_proj [8, 8] as GPTQ (eight inputs in a row of int32) or AWQ (eight outputs) stores them."""
-
-    def edit(d: Draft) -> None:
-        for key in d.like(Q_PROJ, O_PROJ):
-            stem = key.removesuffix("weight")
-            del d.tensors[key]
-            put(f"{stem}qweight", np.arange(8).reshape((1, 8) if kind == "gptq" else (8, 1)), "I32")(d)
-            put(f"{stem}qzeros", np.ones((1, 1)), "I32")(d)
-            put(f"{stem}scales", np.full((1, 8), 0.01), "F16")(d)
-            if kind == "gptq":
-                put(f"{stem}g_idx", np.zeros(8), "I32")(d)
-        if declared:
-            config(quantization_config={"quant_method": kind, "bits": 4, "group_size": 8})(d)
-
-    return edit
-
-
-def bitsandbytes(declared: bool = True) -> Edit:
-    """q_proj and o_proj as bitsandbytes' nf4 stores 64 numbers: 32 bytes in one column."""
-
-    def edit(d: Draft) -> None:
-        for key in d.like(Q_PROJ, O_PROJ):
-            put(key, np.arange(32).reshape(32, 1), "U8")(d)
-            put(f"{key}.absmax", np.ones(1))(d)
-            put(f"{key}.quant_map", np.linspace(-1, 1, 16))(d)
-            put(f"{key}.quant_state.bitsandbytes__nf4", np.arange(9), "U8")(d)
-        if declared:
-            config(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})(d)
-
-    return edit
 
 
 def without_layer(n: int) -> Edit:
@@ -199,56 +149,6 @@ CASES: list[Case] = [
         family("llama", cast("BF16", "*_proj.weight", "*embed*", "lm_head*"), config(dtype="bfloat16")),
     ),
     Near("dtype-mismatch", "no dtype declared", family("llama", cast("BF16", "*"), unset("dtype"))),
-    # -- quantisation
-    Fires("quantization-mismatch", "fp8 without a scale", family("llama", fp8(None)), says=["14"], tensors=14),
-    Fires(
-        "quantization-mismatch",
-        "one weight without its scale",
-        family("llama", fp8("_scale_inv"), drop(f"{L}0.mlp.up_proj.weight_scale_inv")),
-        tensors=[f"{L}0.mlp.up_proj.weight"],
-    ),
-    Fires(
-        "quantization-mismatch",
-        "a scale without its weight",
-        family("llama", fp8("_scale_inv"), drop(f"{L}0.mlp.up_proj.weight")),
-        beside=["missing-key"],
-    ),
-    Fires(
-        "quantization-mismatch",
-        "scales of the wrong number of blocks",
-        family("llama", fp8("_scale_inv", shape=(1, 1))),
-        says=["block scales"],
-    ),
-    Fires(
-        "quantization-mismatch",
-        "GPTQ that no config declares",
-        family("llama", packed("gptq", declared=False)),
-        observed="gptq",
-    ),
-    Fires(
-        "quantization-mismatch",
-        "AWQ that no config declares",
-        family("llama", packed("awq", declared=False)),
-        observed="awq",
-    ),
-    Fires(
-        "quantization-mismatch",
-        "bitsandbytes that no config declares",
-        family("llama", bitsandbytes(declared=False)),
-        observed="bitsandbytes-4bit",
-    ),
-    Fires(
-        "quantization-mismatch",
-        "declared, and the tensors are plain",
-        family("llama", config(quantization_config={"quant_method": "gptq", "bits": 4})),
-        expected="gptq",
-        observed="none",
-    ),
-    Near("quantization-mismatch", "fp8, weight_scale_inv", family("llama", fp8("_scale_inv"))),
-    Near("quantization-mismatch", "fp8, weight_scale", family("llama", fp8("_scale"))),
-    Near("quantization-mismatch", "GPTQ, declared", family("llama", packed("gptq")), exit=3),
-    Near("quantization-mismatch", "AWQ, declared", family("llama", packed("awq")), exit=3),
-    Near("quantization-mismatch", "bitsandbytes, declared", family("llama", bitsandbytes()), exit=3),
     # -- config.json itself
     Fires("config-missing", "weights alone", family("llama", no_config), severity="warning", exit=3),
     Fires("config-missing", "strict", family("llama", no_config), args=["--strict"], severity="warning", exit=1),
@@ -426,12 +326,6 @@ CASES: list[Case] = [
 @pytest.mark.parametrize("case", CASES, ids=ids)
 def test_shapes(case: Case, tmp_path: Path) -> None:
     check(case, tmp_path)
-
-
-def test_an_unquantised_norm_stays_in_its_rules(tmp_path: Path) -> None:
-    """What a scheme packs hides no fault of what it leaves alone."""
-    outcome = inspect(family("llama", packed("gptq"), drop("model.norm.weight"))(tmp_path))
-    assert outcome.grave == ["final-norm-missing"]
 
 
 def test_a_null_epsilon_is_no_epsilon(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from html import escape as quoted
 
 from blockaudit.report.layout import cells
@@ -39,8 +39,12 @@ _FIXED = (
 )
 
 
-def render(drawing: Drawing) -> str:
-    """The drawing as one SVG document."""
+def render(drawing: Drawing, marked: Collection[str] = (), styled: bool = True) -> str:
+    """The drawing as one SVG document.
+
+    styled: with its own colours; a page that shows several has `style()` once. marked: sites that bear the class
+    `bw-odd`, which is the page's to paint.
+    """
     width, height = drawing.width * _WIDE + 2 * _MARGIN, drawing.height * _HIGH + 2 * _MARGIN
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="bw" role="img" width="{width}" height="{height}"'
@@ -48,18 +52,19 @@ def render(drawing: Drawing) -> str:
         "<!-- drawn by blockaudit -->",
         f"<title>{quoted(drawing.title)}</title>",
         f"<desc>{quoted('. '.join(drawing.words))}</desc>",
-        f"<style>{_style()}</style>",
+        *([f"<style>{style()}</style>"] if styled else []),
         f'<rect class="bw-ground" x="{-_MARGIN}" y="{-_MARGIN}" width="{width}" height="{height}"/>',
         *(_frame(s) for s in drawing.shapes if s.kind == "frame"),
         # The stream lies above what leaves it and what is added to it.
         *(_line(e, drawing.shapes) for e in sorted(drawing.lines, key=lambda e: e.stream)),
-        *(_shape(s) for s in drawing.shapes if s.kind != "frame"),
+        *(_shape(s, s.site in marked) for s in drawing.shapes if s.kind != "frame"),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
 
 
-def _style() -> str:
+def style() -> str:
+    """The colours of every drawing, light and dark."""
     light = [(selector, said) for selector, said, _ in _COLOURS]
     dark = [(selector, said) for selector, _, said in _COLOURS]
     return f"{_sheet(_FIXED)} {_sheet(light)} @media (prefers-color-scheme:dark){{{_sheet(dark)}}}"
@@ -84,9 +89,10 @@ def _frame(shape: Shape) -> str:
     return f'<rect class="bw-frame" x="{x}" y="{y}" width="{width}" height="{height}" rx="12"/>'
 
 
-def _shape(shape: Shape) -> str:
-    tip = f"<title>{quoted(shape.site)}</title>" if shape.site else ""
-    kind = "title" if shape.kind == "head" else shape.kind
+def _shape(shape: Shape, odd: bool = False) -> str:
+    wrong = " (something is wrong here)" if odd else ""
+    tip = f"<title>{quoted(shape.site)}{wrong}</title>" if shape.site else ""
+    kind = "title" if shape.kind == "head" else f"{shape.kind} bw-odd" if odd else shape.kind
     return f'<g class="bw-{kind}">{tip}{"".join(_drawn(shape))}</g>'
 
 

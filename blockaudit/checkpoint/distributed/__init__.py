@@ -1,0 +1,3 @@
+"""Folders that torch.distributed.checkpoint writes: one file of metadata, and files of chunks."""
+
+NAME = ".metadata"

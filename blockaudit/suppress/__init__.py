@@ -1,0 +1,1 @@
+"""Waivers and baselines: findings that are there, are shown, and do not count."""
