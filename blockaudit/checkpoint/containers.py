@@ -14,6 +14,7 @@ from blockaudit.records.checkpoint import Checkpoint, Container, Fault, FileHead
 
 MEGATRON = "metadata.json"
 _GGUF = ".gguf"
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", _GGUF)
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.DOTALL)
 _MAX_PARTS = 1000
 _LAYOUT = (
@@ -102,11 +103,14 @@ def distributed_backend(folder: str, source: str, names: list[str]) -> str:
     if isinstance(backend, str) and backend and backend != "torch_dist":
         raise RequestError(
             f"{source}: a Megatron-core checkpoint of the {backend[:40]} backend, which is not read: "
-            "load it in Megatron and save it with --dist-ckpt-format torch_dist, or convert it to the Hugging Face layout"
+            "load it in Megatron and save it with --dist-ckpt-format torch_dist, or convert it to Hugging Face's layout"
         )
     if backend == "torch_dist":
         return backend
-    return "torch" if DISTRIBUTED in names and any(name.endswith(".distcp") for name in names) else ""
+    # Its files may all be lost, as long as there is nothing else that a folder with such a name in it could be.
+    others = any(name.lower().endswith(_WEIGHTS) for name in names)
+    chunks = any(name.endswith(".distcp") for name in names)
+    return "torch" if DISTRIBUTED in names and (chunks or not others) else ""
 
 
 def open_distributed(source: str, folder: str, backend: str, sidecars: tuple[str, ...]) -> Checkpoint:
@@ -117,7 +121,8 @@ def open_distributed(source: str, folder: str, backend: str, sidecars: tuple[str
     tensors, owner, twice = _merged(list(read.files))
     config, faults = read_config(folder)
     if read.state:
-        text = f"{read.state:,} tensors of optimizers and training state beside the model: not covered"
+        several = "tensor" if read.state == 1 else "tensors"
+        text = f"{read.state:,} {several} of optimizers and training state beside the model: not covered"
         faults.append(Fault("part-not-covered", DISTRIBUTED, text, observed=read.state))
     return Checkpoint(
         source=source,

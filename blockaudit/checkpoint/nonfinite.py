@@ -35,14 +35,15 @@ class NonFinite:
     complete: bool
 
 
-def count_nonfinite(ckpt: Checkpoint, key: str) -> NonFinite:
+def count_nonfinite(ckpt: Checkpoint, key: str, dtype: str = "") -> NonFinite:
     """Count the values of a tensor that are NaN or infinite; dtypes that cannot hold any have none.
 
+    `dtype` says what the bytes mean where the header names only their width (exponents stored as U8).
     Indices are in elements in stored order (row-major where the tensor is not strided). Complex values count once per
     part. Memory is bounded by 32 MB whatever the tensor's size.
     """
     tensor = ckpt.tensors[key]
-    pattern = _PATTERNS.get(tensor.dtype)
+    pattern = _PATTERNS.get(dtype or tensor.dtype)
     if pattern is None:
         return NonFinite(0, -1, True)
     numpy: Any = importlib.import_module("numpy")  # .2 s, and only the values level pays for it

@@ -15,7 +15,7 @@ _OUTPUT = "Output"
 
 SOURCE = typer.Argument(
     metavar="SOURCE...",
-    help="A folder, a .safetensors, a shard index .json, a .bin/.pt/.pth, or hf://org/name\\[@revision].",
+    help="A folder, a .safetensors, a shard index .json, a .bin/.pt/.pth, a .gguf, a distributed checkpoint, or hf://org/name\\[@revision].",
     show_default=False,
 )
 Sources = Annotated[list[str], SOURCE]

@@ -12,6 +12,7 @@ import msgspec
 from blockaudit import resources
 from blockaudit.manifest.fields import inherited
 from blockaudit.manifest.load import LoadedManifest, library, load
+from blockaudit.manifest.text_stack import text_configs
 from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.manifest import Manifest
 
@@ -38,11 +39,13 @@ class Nearest(msgspec.Struct, frozen=True):
 
 
 def effective_config(config: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The config of the text stack: `text_config` where the outer model type is unknown and the inner one is not."""
+    """The config of the text stack, where config.json is that of a larger model and the library speaks of its text.
+
+    It is another object than `config` exactly there.
+    """
     if config is None or _by_config(config) is not None:
         return config
-    inner = cast("dict[str, Any] | None", config.get("text_config"))
-    return inner if isinstance(inner, dict) and _by_config(inner) is not None else config
+    return next((inner for inner in text_configs(config) if _by_config(inner) is not None), config)
 
 
 def choose(flag: str | None, checkpoint: Checkpoint) -> Choice | Nearest:

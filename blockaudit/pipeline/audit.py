@@ -24,7 +24,7 @@ from blockaudit.manifest.load import LoadedManifest, library
 from blockaudit.pipeline.picture import pictured
 from blockaudit.pipeline.places import placed
 from blockaudit.pipeline.suppress import Suppression, settled, suppression
-from blockaudit.reconcile import contract, expand
+from blockaudit.reconcile import contract, expand, inside
 from blockaudit.reconcile.assemble import Execute, reconcile, trouble
 from blockaudit.reconcile.audit import Audit, NonFiniteTensor
 from blockaudit.reconcile.gguf import citing
@@ -342,7 +342,7 @@ def findings_of(rules: tuple[registry.Entry, ...], audit: Audit, loaded: LoadedM
     """What the rules find; under a pinned manifest the tensors are held to what config.json says now as well."""
     found = registry.run(rules, audit)
     if loaded is None or audit.reconciled is None or audit.config is None or not audit.reconciled.declared.pinned:
-        return placed(found, audit, loaded)
+        return placed(inside.as_stored(found, audit), audit, loaded)
     whole = "values" in audit.level
     live = reconcile(audit.checkpoint, loaded.manifest, audit.config, whole=whole, pins=False)
     also = registry.run(rules, replace(audit, reconciled=live))
@@ -354,7 +354,7 @@ def findings_of(rules: tuple[registry.Entry, ...], audit: Audit, loaded: LoadedM
         for f in also
         if (f.code, f.subject) not in named and not (f.tensors and all(owner.get(k) in subjects for k in f.tensors))
     ]
-    return placed(registry.ordered([*found, *fresh]), audit, loaded)
+    return placed(inside.as_stored(registry.ordered([*found, *fresh]), audit), audit, loaded)
 
 
 def _non_finite(checkpoint: Checkpoint, progress: Progress | None) -> Iterable[NonFiniteTensor]:
@@ -362,8 +362,9 @@ def _non_finite(checkpoint: Checkpoint, progress: Progress | None) -> Iterable[N
     from blockaudit.checkpoint.nonfinite import count_nonfinite
 
     total, done = sum(t.nbytes for t in checkpoint.tensors.values()), 0
+    exponents = logical_view(checkpoint).exponents
     for key, header in checkpoint.tensors.items():
-        found = count_nonfinite(checkpoint, key)
+        found = count_nonfinite(checkpoint, key, "F8_E8M0" if key in exponents else "")
         if found.count:
             yield NonFiniteTensor(key, found.count, header.elements, found.first)
         done += header.nbytes

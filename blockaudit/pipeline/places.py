@@ -57,6 +57,8 @@ class _Places:
         # A manifest of the library lies nowhere that a user looks.
         mine = loaded is not None and loaded.id not in resources.manifest_ids()
         self._manifest = (loaded, _File(loaded.id)) if loaded is not None and mine else None
+        # A finding names a tensor as the manifest does; a wrapper or a packing stores it under another key.
+        self._stored = audit.reconciled.binding.stored if audit.reconciled is not None else str
         self._config = _File(os.path.join(audit.checkpoint.folder, _CONFIG))
         self._candidate = _file_of(audit.conformance.candidate) if audit.conformance is not None else ""
 
@@ -93,7 +95,7 @@ class _Places:
         if finding.code.startswith("V") and self._candidate:
             yield Place(self._candidate)
         owner, files = self._checkpoint.owner, self._checkpoint.files
-        names = dict.fromkeys(owner[key].name for key in finding.tensors if key in owner)
+        names = dict.fromkeys(owner[key].name for key in map(self._stored, finding.tensors) if key in owner)
         # A tensor that is not there is missing from the one file that there is.
         names = names or dict.fromkeys(f.name for f in files if finding.tensors and len(files) == 1)
         yield from (Place(beside(self._checkpoint, name)) for name in names)

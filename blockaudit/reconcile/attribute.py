@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from blockaudit.reconcile import expand
 from blockaudit.reconcile.audit import Audit, Reconciled
+from blockaudit.reconcile.inside import is_beside
 from blockaudit.reconcile.match import heads_of
 from blockaudit.reconcile.testimony import is_norm_name
 from blockaudit.records.binding import TemplateBinding
@@ -52,13 +53,12 @@ def strangers(audit: Audit) -> tuple[Stranger, ...]:
     binding, wrong = reconciled.binding, wrong_counts(reconciled)
     owners = _owners(reconciled, binding.unexpected)
     heads = tuple(h for s in reconciled.declared.spans for h in heads_of(reconciled.declared, s.name))
-    roots = {t.expected.template.partition(".")[0] for t in binding.templates}
     found: list[Stranger] = []
     for spelling, keys in expand.templates_of(binding.unexpected):
         keys = [k for k in keys if not _counted(k, reconciled, wrong)]
         if not keys:
             continue
-        beside = audit.nested and keys[0].partition(".")[0] not in roots
+        beside = audit.nested and is_beside(reconciled, keys[0])
         place, subject = ("other", None) if beside else _place(keys[0], owners, heads, reconciled)
         shape = binding.tensors[keys[0]].shape
         found.append(Stranger(place, subject or spelling, spelling, tuple(keys), shape, beside))

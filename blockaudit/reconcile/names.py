@@ -90,11 +90,20 @@ def _root(
     # Most strangers fit, or most of what is expected is found: a text stack inside a larger model is the second case.
     if best is None or 2 * len(best[0]) < min(len(strangers), len(expected)):
         return names, []
-    wanted, (old, new) = best
-    renamed, collisions = _apply(names, wanted)
+    fits, (old, new) = best
+    renamed, collisions = _apply(names, fits | _along(strangers, expected, old, new))
     # The loader adds or strips the base model's prefix, once, where that makes the key fit.
     loads = bool(base) and (old == base + new or new == base + old)
-    return renamed, [Rename("prefix", old, new, len(wanted), loads, next(iter(wanted)), tuple(collisions))]
+    return renamed, [Rename("prefix", old, new, len(fits), loads, next(iter(fits)), tuple(collisions))]
+
+
+def _along(strangers: list[str], expected: Collection[str], old: str, new: str) -> dict[str, str]:
+    """Names that fit nothing and stand below the old root: a surplus layer is one of the model, wherever that stands."""
+    if not old:
+        return {}
+    roots = {key.partition(".")[0] for key in expected}
+    moved = {name: new + name[len(old) :] for name in strangers if name.startswith(old)}
+    return {name: other for name, other in moved.items() if other.partition(".")[0] in roots}
 
 
 def _tails(expected: Collection[str]) -> dict[str, set[str]]:

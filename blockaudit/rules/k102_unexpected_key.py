@@ -35,16 +35,16 @@ RULE = Rule(
 def check(audit: Audit) -> Iterator[Finding]:
     """Keys that nothing claims; buffers that code derives, and parts that the class does not have, are notes."""
     for stranger in strangers(audit):
-        if stranger.place in ("other", "branch", "derived"):
+        if stranger.place in ("other", "branch", "derived") and not stranger.beside:
             derived = stranger.place == "derived"
             yield RULE.finding(
                 stranger.subject,
-                f"{len(stranger.keys)} {_WHAT[derived, stranger.beside]}: {stranger.spelling}",
+                f"{len(stranger.keys)} {"derived buffer" if derived else "unexpected"}: {stranger.spelling}",
                 tensors=stranger.keys,
                 expected="no such key",
                 observed=list(stranger.shape),
                 evidence="tensor headers",
-                severity="note" if derived or stranger.beside else None,
+                severity="note" if derived else None,
                 help="nothing: code computes it again" if derived else _MERGE if is_adapter(stranger.keys[0]) else None,
             )
     if audit.reconciled is not None:
@@ -62,12 +62,6 @@ def check(audit: Audit) -> Iterator[Finding]:
 _MERGE = (
     "merge the adapter into the weights (merge_and_unload()) and save again, or store it apart; a loader would drop it"
 )
-_WHAT = {
-    (False, False): "unexpected",
-    (True, False): "derived buffer",
-    (False, True): "not covered, beside the text stack",
-    (True, True): "derived buffer, beside the text stack",
-}
 
 
 def _known(reconciled: Reconciled) -> dict[str, tuple[str, list[str]]]:

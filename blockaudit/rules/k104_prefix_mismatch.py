@@ -30,8 +30,8 @@ RULE = Rule(
 
 
 def check(audit: Audit) -> Iterator[Finding]:
-    """The root rename that was undone before matching; inside a larger model it is the text stack's place."""
-    for rename in audit.reconciled.binding.renames if audit.reconciled else ():
+    """The root rename that was undone before matching; inside a larger model it is where the text stack stands."""
+    for rename in audit.reconciled.binding.renames if audit.reconciled and not audit.nested else ():
         if rename.kind != "prefix":
             continue
         clash = f"; {len(rename.collisions)} would collide" if rename.collisions else ""
@@ -44,6 +44,6 @@ def check(audit: Audit) -> Iterator[Finding]:
             expected=rename.new,
             observed=rename.old,
             evidence="tensor headers",
-            severity="note" if audit.nested else "warning" if rename.loads else None,
+            severity="warning" if rename.loads else None,
             help=f"{RULE.help}; as a rule of a map: {rule}",
         )

@@ -70,16 +70,6 @@ def check(audit: Audit) -> Iterator[Finding]:
             observed=list(bound.unspelt),
             evidence="the name tables of the gguf package",
         )
-    if audit.nested:
-        outer = (audit.checkpoint.config or {}).get("model_type")
-        yield RULE.finding(
-            str(outer),
-            f"only the text stack of {outer} was audited, as {bound.manifest.architecture_id}; the rest is not covered",
-            expected="a manifest of the whole model",
-            observed=outer,
-            evidence="config.json: text_config",
-        )
-        return
     known = {*bound.manifest.match.classes, bound.manifest.match.base_class}
     if bound.class_name is not None and known - {None} and bound.class_name not in known:
         yield RULE.finding(

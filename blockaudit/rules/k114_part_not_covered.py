@@ -1,13 +1,15 @@
 """SOURCE holds more than the model that was audited.
 
 What it means:
-    States of optimizers, schedules and generators lie beside the model's tensors. They are read over and not audited.
+    Something lies beside the model: states of optimizers, schedules and generators; the vision tower, the projector or
+    the audio encoder around a text stack; the other modules of a pipeline. It is counted and not audited.
 
 Why it matters:
-    The verdict says nothing about whether training can be resumed from this checkpoint.
+    The verdict speaks of the model that was audited, and says nothing of these.
 
 Example:
-    A torch.distributed checkpoint with 582 tensors under `optimizer.`.
+    A torch.distributed checkpoint with 582 tensors under `optimizer.`; a LLaVA checkpoint with 391 tensors under
+    `vision_tower.`.
 
 What to do:
     Nothing, where only the model is wanted.
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from blockaudit.reconcile import inside
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.report import Finding
 from blockaudit.rules.base import Rule, from_faults
@@ -30,5 +33,20 @@ RULE = Rule(
 
 
 def check(audit: Audit) -> Iterator[Finding]:
-    """Faults of this name that reading the files met."""
+    """What reading the files met beside the model, and the parts of a larger model around its text stack."""
     yield from from_faults(RULE, audit)
+    if audit.reconciled is None:
+        return
+    outer = (audit.checkpoint.config or {}).get("model_type")
+    moved = inside.root(audit.reconciled)
+    below = f", below {moved.old}" if moved is not None and moved.old else ""
+    family = audit.reconciled.declared.manifest.architecture_id
+    for part in inside.beside(audit):
+        count = f"{len(part.keys):,} tensor{'' if len(part.keys) == 1 else 's'}"
+        yield RULE.finding(
+            part.name,
+            f"{count} not covered: of {outer} only the text stack was audited ({family}{below})",
+            tensors=part.keys,
+            observed=len(part.keys),
+            evidence="tensor headers",
+        )

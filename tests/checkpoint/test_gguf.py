@@ -12,12 +12,12 @@ import pytest
 from blockaudit.checkpoint.gguf.metadata import MODEL_TYPES
 from blockaudit.checkpoint.source import open_checkpoint
 from tests.support.audit import Outcome, inspect
-from tests.support.gguf import Draft, built, family, llama, numbers, write
+from tests.support.gguf import Change, Draft, built, family, llama, numbers, write
 
 NORM = "blk.1.ffn_norm.weight"
 
 
-def audit(tmp_path: Path, *changes: Callable[[Draft], None], argv: tuple[str, ...] = ()) -> Outcome:
+def audit(tmp_path: Path, *changes: Change, argv: tuple[str, ...] = ()) -> Outcome:
     return inspect(built(*changes)(tmp_path / "ckpt"), *argv)
 
 

@@ -9,6 +9,7 @@ import pytest
 from blockaudit.rules import registry
 from tests.rules import (
     test_branches,
+    test_containers,
     test_files,
     test_keys,
     test_norms,
@@ -19,7 +20,7 @@ from tests.rules import (
 )
 from tests.support.audit import Fires, Near
 
-TABLES = (test_files, test_keys, test_shapes, test_quantised, test_norms, test_branches)
+TABLES = (test_files, test_keys, test_shapes, test_quantised, test_norms, test_branches, test_containers)
 CASES = [case for table in TABLES for case in table.CASES]
 # No manifest value can be pinned here, so that execution alone can disagree: cases of test_rows.
 EXECUTED_ONLY = {

@@ -7,20 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.audit import Case, Fires, Near, check, ids, inspect
-from tests.support.checkpoint import Draft, Edit, config, drop, family, trained
+from tests.support.checkpoint import Draft, Edit, Tensor, config, drop, family, trained
 from tests.support.quantise import (
-    awq,
-    blocks,
-    bnb4,
-    bnb8,
-    compressed,
-    fp8,
-    gptq,
-    group,
-    ints,
-    llama,
-    part,
-    text,
+    awq, blocks, bnb4, bnb8, compressed, fp8, gptq, group, ints, llama, packs, part, text,
 )  # fmt: skip
 
 S105 = "quantization-mismatch"
@@ -263,3 +252,16 @@ def test_a_family_that_is_not_known_keeps_its_scheme(tmp_path: Path) -> None:
     """Without a manifest there are no shapes to check, but scales and declarations are checked all the same."""
     outcome = inspect(llama(gptq(), drop(f"{UP0}scales"), config(model_type="nobodys"))(tmp_path))
     assert sorted(outcome.grave) == [S105, "unknown-architecture"]
+
+
+def test_nan_in_scales_that_are_exponents(tmp_path: Path) -> None:
+    """MXFP4's scales are bytes by their dtype: 255 is NaN all the same."""
+
+    def pack(stem: str, out: int, width: int) -> dict[str, Tensor]:
+        scale = Tensor("U8", (out, width // 32), b"\xff" + bytes(out * width // 32 - 1))
+        return {f"{stem}weight_packed": part("U8", out, width // 2), f"{stem}weight_scale": scale}
+
+    said = group(num_bits=4, type="float", symmetric=True, strategy="group", group_size=32)
+    outcome = inspect(llama(packs(said, pack))(tmp_path), "--level", "values")
+    assert outcome.grave == ["non-finite-values"]
+    assert len(outcome.findings[0]["tensors"]) == 14

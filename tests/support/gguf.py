@@ -20,7 +20,8 @@ SIZES = {
     "d_model": 8, "n_layers": 2, "n_heads": 2, "n_kv": 1, "d_head": 4, "d_ff": 12, "d_moe": 12, "n_experts": 4,
     "n_ctx": 16, "vocab": 16,
 }  # fmt: skip
-Change = Callable[["Draft"], None]
+Change = Callable[["Draft"], Any]
+DICE = np.random.default_rng(1)
 
 
 @dataclass
@@ -43,9 +44,7 @@ def sizes(architecture: str, epsilon: str = "attention.layer_norm_rms_epsilon") 
 
 
 def numbers(shape: Iterable[int], about: float = 0.0) -> np.ndarray:
-    shape = tuple(shape)
-    dice = np.random.default_rng(sum(shape))
-    return (about + 0.02 * dice.standard_normal(shape)).astype(np.float32)
+    return (about + 0.02 * DICE.standard_normal(tuple(shape))).astype(np.float32)
 
 
 def llama() -> Draft:
@@ -94,7 +93,7 @@ def family(architecture: str, model_type: str) -> Draft:
 
 
 def write(path: Path, it: Draft, *, parts: int = 0) -> Path:
-    """Write it to `path`; with `parts`, as files of so many tensors each. Returns the file, or the folder of the parts."""
+    """Write it to `path`; with `parts`, as files of so many tensors each. Returns the file, or the folder of parts."""
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(path, it.architecture, split_max_tensors=parts)
     for key, value in it.values.items():

@@ -149,6 +149,7 @@ def _halves(reader: Reader, key: str, stem: str) -> None:
     size = (said.group if said else None) or (16 if nv else 32)
     reader.add(stem, key, "nvfp4" if nv else "mxfp4", shape, 4)
     reader.companion(key, f"{stem}_scale", (*outer, ceil(shape[-1], size)))
+    reader.exponent(f"{stem}_scale")
     reader.companion(key, f"{stem}_global_scale", (1,), (), required=nv)
 
 

@@ -29,6 +29,7 @@ def _pair(reader: Reader, key: str, name: str) -> None:
         reader.add(name, key, "mxfp4", None, 4)
         reader.companion(key, f"{name}_scales", what="scales")
         return
+    reader.exponent(f"{name}_scales")
     *outer, out, blocks, half = shape
     reader.add(name, key, "mxfp4", (*outer, blocks * half * 2, out), 4)
     reader.companion(key, f"{name}_scales", shape[:-1], what="scales")

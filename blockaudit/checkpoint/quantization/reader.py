@@ -34,6 +34,9 @@ class Reader:
         self.weights: dict[str, QuantisedWeight] = {}
         self.claimed: set[str] = set()
         self.misfits: list[Misfit] = []
+        self.exponents: set[str] = set()
+        # (shape of a weight, of its scale) -> what is expected of the scale
+        self.expected: dict[tuple[Shape, Shape], tuple[str, str, list[Shape] | None, str]] = {}
         self.shown: dict[str, str] = {}  # scheme -> the word in the keys that showed it
 
     def add(self, name: str, stored: str, scheme: str, shape: Shape | None, bits: int | None, shown: str = "") -> None:
@@ -79,6 +82,11 @@ class Reader:
     def ahead(self, keys: Iterable[str]) -> None:
         """Say which small values are going to be read."""
         fetch_ahead(self.checkpoint, [key for key in keys if key in self.tensors], _SMALL)
+
+    def exponent(self, key: str) -> None:
+        """Note a scale that is a power of two, where bytes without a dtype of their own hold it."""
+        if (header := self.tensors.get(key)) is not None and header.dtype == "U8":
+            self.exponents.add(key)
 
     def raw(self, key: str) -> bytes:
         """The bytes of a small value; empty where it is not small, or cannot be read."""

@@ -56,16 +56,29 @@ def _weight(reader: Reader, key: str, header: TensorHeader, prefix: str) -> None
         reader.misfit("quantised weights without a scale", key, f"{key}_scale_inv or _scale", None)
         return
     scale, said = reader.tensors[scale_key].shape, weights_of(reader.declared, module)
-    kind = _kind(scale, header.shape)
+    kind, what, needs, evidence = _expected(reader, header.shape, scale, said)
     reader.add(key, key, f"{prefix}-{kind}", header.shape, 8, scale_key.rpartition(".")[2])
-    needs, evidence = _needs(reader, header.shape, said)
-    what = f"{_declared_kind(reader, said) or kind} scales"
+    reader.exponent(scale_key)
     reader.companion(key, scale_key, *(needs or (None,)), what=what, evidence=evidence)
     if needs is None and kind == "block" and not _divides(scale, header.shape):
         reader.misfit("block scales of the wrong shape", scale_key, "one for each block", list(scale))
     if said is not None and said.kind != ("float" if prefix == "fp8" else "int"):
         reader.misfit("weights of another kind than declared", key, said.kind, header.dtype, f"{CONFIG}.config_groups")
     _zeros(reader, key, said, needs or [scale])
+
+
+def _expected(
+    reader: Reader, shape: Shape, scale: Shape, said: Weights | None
+) -> tuple[str, str, list[Shape] | None, str]:
+    """What kind of scale is stored, what to call it, the shapes that it may have, and what says so."""
+    # Thousands of experts have one shape: where one declaration is for all, it is worked out once.
+    known = reader.expected.get((shape, scale)) if said is None else None
+    if known is None:
+        kind = _kind(scale, shape)
+        known = (kind, f"{_declared_kind(reader, said) or kind} scales", *_needs(reader, shape, said))
+        if said is None:
+            reader.expected[shape, scale] = known
+    return known
 
 
 def _zeros(reader: Reader, key: str, said: Weights | None, needs: list[Shape]) -> None:

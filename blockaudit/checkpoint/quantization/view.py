@@ -40,12 +40,16 @@ _LOW = (*_PACKED, "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
 
 
 class View(msgspec.Struct, frozen=True):
-    """Tensors by the names that they have unquantised. `stored` gives the key in the file where it is another."""
+    """Tensors by the names that they have unquantised. `stored` gives the key in the file where it is another.
+
+    `exponents` are keys of bytes that hold the exponents of scales, as F8_E8M0 would.
+    """
 
     tensors: dict[str, TensorHeader]
     stored: dict[str, str]
     quantised: Quantised
     declared: Declared
+    exponents: frozenset[str] = frozenset()
 
 
 def logical_view(checkpoint: Checkpoint, config: Mapping[str, Any] | None = None) -> View:
@@ -131,4 +135,4 @@ def _view(reader: Reader) -> View:
         scheme, said.present, said.method, not said.present or said.method in _KNOWN, reader.shown.get(scheme, ""),
         reader.weights, undeclared, tuple(reader.misfits),
     )  # fmt: skip
-    return View(tensors, stored, quantised, said)
+    return View(tensors, stored, quantised, said, frozenset(reader.exponents))

@@ -46,7 +46,9 @@ class Contract(msgspec.Struct, frozen=True):
 
 def contract(rows: Sequence[ContractRow]) -> Contract:
     """The table of all rows; of more than anybody reads, the disagreements and the first."""
-    witnesses: tuple[Witness, ...] = tuple(w for w in WITNESSES if w in _ALWAYS or any(w in row.statements for row in rows))
+    witnesses: tuple[Witness, ...] = tuple(
+        w for w in WITNESSES if w in _ALWAYS or any(w in row.statements for row in rows)
+    )
     shown = rows
     if len(rows) > _ROWS:
         odd = [row for row in rows if row.agrees is False][:_ROWS]

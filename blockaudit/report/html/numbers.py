@@ -148,7 +148,8 @@ def _failure(sites: Sequence[SiteResult]) -> Failure:
 def _odd(found: Identified) -> tuple[str, str, str, str]:
     within = ""
     if found.interval is not None:
-        within = f" ({found.interval[0]:.4g} to {found.interval[1]:.4g})"
+        low, high = (f"{end:.4g}" for end in found.interval)
+        within = f" ({low} to {high})" if low != high else ""
     return found.field, spoken(found.layers), value(found.value) + within, value(found.declared)
 
 
@@ -205,9 +206,9 @@ def _updates(run: Conformance) -> tuple[Update, ...]:
 
 
 def _figures(u: Telemetry) -> tuple[str, ...]:
-    rho = (f"{n:.3g}" for n in (u.rho.p05, u.rho.p50, u.rho.p95, u.rho.max))
+    rho = (f"{n:#.3g}" for n in (u.rho.p05, u.rho.p50, u.rho.p95, u.rho.max))
     cosine = (f"{n:+.3f}" for n in (u.cosine.p05, u.cosine.p50, u.cosine.p95))
-    return (*rho, *cosine, f"{u.growth.p50:.3g}")
+    return (*rho, *cosine, f"{u.growth.p50:#.3g}")
 
 
 def _open(run: Conformance) -> list[str]:

@@ -52,7 +52,7 @@ def page(reports: Sequence[Report]) -> str:
             reports=[_view(report) for report in reports[:_REPORTS]],
             all=[{"report": report, "summary": _summary(report)} for report in reports],
             name=label(reports[0].subject.source, _TITLE) if reports else "",
-        version=reports[0].version if reports else "",
+            version=reports[0].version if reports else "",
             chart={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM},
             states=STATES,
             count=count,
