@@ -6,13 +6,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help venv demo test lint types soak bench census drafts clean
+.PHONY: help venv demo test lint types soak bench census drafts reference docs clean
 
 help:
 	@echo "make demo    audit the small trained checkpoint in fixtures/"
 	@echo "make test    the test suite          make lint    ruff: format and rules"
 	@echo "make types   pyright, strict         make soak    long property and fuzz runs"
 	@echo "make bench   measure speed           make venv    the environment for all of these"
+	@echo "make docs    the site of docs/, into build/site"
+	@echo "make reference  write the pages of docs/ that come from code, schemas and manifests"
 	@echo "make drafts  draft manifests of model types from their executed graphs"
 	@echo "make census  read the graph of every text model type of transformers into docs/census.md"
 
@@ -55,6 +57,14 @@ census: $(VENV)/.stamp
 # Drafts a manifest of every model type that has none made by hand, and keeps those that hold (an hour).
 drafts: $(VENV)/.stamp
 	$(BIN)/python -m blockaudit.zoo --table docs/drafted.md
+
+# Pages of docs/ that come from code, schemas and manifests. A test holds them current.
+reference: $(VENV)/.stamp
+	$(BIN)/python -m docs.generate
+
+docs: $(VENV)/.stamp
+	$(PIP) --editable '.[docs]'
+	$(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs build/site
 
 bench: $(VENV)/.stamp
 	$(BIN)/python -m benchmarks

@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from blockaudit.manifest.load import load
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
+Place = Callable[[Path], Path]
 
 
 def _blocks(text: str, language: str) -> list[str]:
@@ -27,27 +30,46 @@ def _blocks(text: str, language: str) -> list[str]:
 
 
 def _examples(text: str) -> list[tuple[str, str]]:
-    """Every command of the blocks that begin with `$ blockaudit`, with what is shown of its output."""
-    blocks = [b for b in _blocks(text, "console") if b.startswith("$ blockaudit")]
-    parts = [part for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE) if part]
+    """Every command that a `console` block shows, with what is shown of its output."""
+    parts = [
+        part for block in _blocks(text, "console") for part in re.split(r"^\$ ", block, flags=re.MULTILINE) if part
+    ]
     return [(command, shown) for command, _, shown in (part.partition("\n") for part in parts)]
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which a reader types the commands, one after the other."""
-    folder = tmp_path_factory.mktemp("checkout")
-    shutil.copytree(ROOT / "fixtures", folder / "fixtures")
-    (folder / "build").mkdir()
-    return folder
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """The folder in which a reader of a document types its commands, one after the other."""
+
+    @cache
+    def of(document: Path) -> Path:
+        folder = tmp_path_factory.mktemp(document.stem)
+        shutil.copytree(ROOT / "fixtures", folder / "fixtures")
+        (folder / "build").mkdir()
+        return folder
+
+    return of
 
 
-@pytest.mark.parametrize(("command", "shown"), _examples(README), ids=[c for c, _ in _examples(README)])
-def test_a_command_prints_what_the_readme_shows(checkout: Path, command: str, shown: str) -> None:
+EXAMPLES = [
+    pytest.param(document, command, shown, id=f"{document.name}: {command}")
+    for document in DOCUMENTS
+    for command, shown in _examples(document.read_text(encoding="utf-8"))
+]
+
+
+@pytest.mark.parametrize(("document", "command", "shown"), EXAMPLES)
+def test_a_command_prints_what_a_document_shows(checkout: Place, document: Path, command: str, shown: str) -> None:
     script = f'blockaudit() {{ "$PYTHON" -m blockaudit "$@"; }}; {command}'
     environment = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        ["sh", "-c", script], cwd=checkout, env=environment, capture_output=True, text=True, timeout=280, check=False
+        ["sh", "-c", script],
+        cwd=checkout(document),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
     assert done.stderr == ""
     _assert_shown(shown, done.stdout)

@@ -31,7 +31,16 @@ BELOW: dict[str, set[str]] = {
     # Waivers name rules, and a rule says whether it may be waived; gates will read their policies with it.
     "suppress": {"records", "errors", "rules"},
     "pipeline": {
-        "records", "errors", "resources", "manifest", "checkpoint", "rules", "reconcile", "graph", "trace", "suppress",
+        "records",
+        "errors",
+        "resources",
+        "manifest",
+        "checkpoint",
+        "rules",
+        "reconcile",
+        "graph",
+        "trace",
+        "suppress",
     },  # fmt: skip
     "cli": {"records", "errors", "resources", "report", "pipeline", "rules", "manifest", "suppress"},
     "zoo": {"records", "errors", "resources", "manifest", "graph", "pipeline"},

@@ -7,6 +7,7 @@ entries (TorchScript, torch.package, Keras) are told apart in `zip_kind`.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 
 from blockaudit.records.checkpoint import Fault
@@ -42,7 +43,6 @@ _SUFFIX: dict[str, Kind] = {
     ".pb": ("a TensorFlow graph", "audit the checkpoint that it was exported from"),
     ".ckpt.index": ("a TensorFlow checkpoint", "convert it with from_pretrained(..., from_tf=True)"),
     ".ckpt.meta": ("a TensorFlow checkpoint", "convert it with from_pretrained(..., from_tf=True)"),
-    ".data-00000-of-00001": ("a TensorFlow checkpoint", "convert it with from_pretrained(..., from_tf=True)"),
     ".engine": ("a TensorRT engine", _EXPORTED),
     ".plan": ("a TensorRT engine", _EXPORTED),
     ".trt": ("a TensorRT engine", _EXPORTED),
@@ -52,7 +52,7 @@ _SUFFIX: dict[str, Kind] = {
     ".zarr": ("a Zarr store", "load it where it was saved, and save a state dict as safetensors"),
     ".nemo": ("a NeMo archive", "unpack it and audit the weights inside"),
 }
-SUFFIXES = tuple(_SUFFIX)
+_TENSORFLOW_DATA = re.compile(r"\.data-\d{5}-of-\d{5}", re.ASCII)
 # Names that by themselves tell what a folder is.
 _FOLDER: dict[str, Kind] = {
     ".zarray": _SUFFIX[".zarr"],
@@ -73,6 +73,8 @@ def by_name(name: str) -> Kind | None:
     lower = os.path.basename(name.rstrip("/")).lower()
     if lower.startswith("openvino_") and lower.endswith((".bin", ".xml")):
         return "an OpenVINO model", _EXPORTED
+    if _TENSORFLOW_DATA.fullmatch(os.path.splitext(lower)[1]):
+        return _SUFFIX[".ckpt.index"]
     return next((kind for suffix, kind in _SUFFIX.items() if lower.endswith(suffix)), None)
 
 

@@ -7,7 +7,10 @@ import stat
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from blockaudit.checkpoint import containers, foreign, shards, storage
+from blockaudit.checkpoint.bundle import Bundle, Speaks, read_bundle
 from blockaudit.checkpoint.config import read_config
 from blockaudit.checkpoint.files import REMOTE, gc_paused
 from blockaudit.checkpoint.folder import choose, is_sharded_state, is_sidecar, names_in
@@ -138,7 +141,21 @@ def _open_sharded_state(source: str, folder: str, names: tuple[str, ...], sideca
     return Checkpoint(source, "sharded-torch", folder or ".", files, {}, {}, config, found, sidecars, adapter)
 
 
-def _open_folder(source: str, folder: str) -> Checkpoint:
+def _open_folder(source: str, folder: str, speaks: Speaks) -> Checkpoint:
+    """A folder that is a checkpoint, or the one model of a folder of several modules."""
+    bundle = read_bundle(folder)
+    if bundle is None:
+        return _open_plain(source, folder)
+    return _open_part(source, folder, bundle.model(source, speaks), bundle)
+
+
+def _open_part(source: str, folder: str, part: str, bundle: Bundle) -> Checkpoint:
+    """One model of a folder of several modules, with a note of the others."""
+    found = _open_plain(f"{source.rstrip('/')}/{part}" if part else source, os.path.join(folder, part).rstrip("/"))
+    return replace(found, faults=(*found.faults, *bundle.beside(part)))
+
+
+def _open_plain(source: str, folder: str) -> Checkpoint:
     choice = choose(folder, source)
     if choice.backend:
         return containers.open_distributed(source, folder, choice.backend, choice.sidecars)
@@ -149,7 +166,7 @@ def _open_folder(source: str, folder: str) -> Checkpoint:
     return _assemble(source, folder, choice.name, choice.sidecars)
 
 
-def _open_remote(source: str, whole: bool) -> Checkpoint:
+def _open_remote(source: str, whole: bool, speaks: Speaks) -> Checkpoint:
     if whole:
         name = source.removeprefix(REMOTE).partition("@")[0]
         raise RequestError(
@@ -157,7 +174,7 @@ def _open_remote(source: str, whole: bool) -> Checkpoint:
             f"download it first (hf download {name} --local-dir DIR) and name the folder"
         )
     try:
-        return _open_folder(source, storage.connect(source))
+        return _open_folder(source, storage.connect(source), speaks)
     except BaseException:
         storage.close()
         raise
@@ -179,12 +196,12 @@ def _open_file(source: str) -> Checkpoint:
         _check_json(source, name)
         return _assemble(source, folder, name, ())
     if name == containers.DISTRIBUTED:
-        return _open_folder(source, folder or ".")
+        return _open_plain(source, folder or ".")
     if is_sharded_state(name):
         return _open_sharded_state(source, folder, (name,), ())
     if is_sidecar(name) and lower.endswith(PICKLE_SUFFIXES):
         raise RequestError(f"{source}: not a checkpoint: {name} is training state, which is not opened")
-    known = lower.endswith((*WEIGHT_SUFFIXES, *foreign.SUFFIXES))
+    known = lower.endswith(WEIGHT_SUFFIXES) or foreign.by_name(name) is not None
     if not known and containers.is_gguf(source):
         return containers.open_gguf(source, folder, name, ())
     if not known and not looks_like_weights(source):
@@ -194,23 +211,45 @@ def _open_file(source: str) -> Checkpoint:
     return _assemble(source, folder, name, ())
 
 
-def open_checkpoint(source: str, *, whole: bool = False) -> Checkpoint:
+def models_of(source: str, speaks: Speaks) -> tuple[str, ...]:
+    """The sub-folders of a folder of several modules (diffusers) that hold a text model; none where it is no such folder.
+
+    Of a hub none are told.
+    """
+    bundle = read_bundle(source) if os.path.isdir(source) else None
+    return bundle.models(speaks) if bundle is not None else ()
+
+
+def open_part(source: str, part: str, *, whole: bool = False) -> Checkpoint:
+    """Open one of `models_of(source)`. Raises RequestError."""
+    bundle = read_bundle(source)
+    if bundle is None:
+        raise RequestError(f"{source}: not a folder of several modules")
+    with gc_paused():
+        checkpoint = _open_part(source, source, part, bundle)
+    if whole:
+        containers.check_whole(checkpoint)
+    return checkpoint
+
+
+def open_checkpoint(source: str, *, whole: bool = False, speaks: Speaks = lambda _: True) -> Checkpoint:
     """Open a folder, a weight file, a shard index or a repository on a hub, and read every header.
 
     No weight is read and nothing is executed. `whole` says that the caller is going to read every weight, for which a
-    hub is the wrong place. What is wrong with the files is in `faults`. Raises RequestError, one line, where there is
-    nothing to audit. `values.close_files` ends the connection to a hub.
+    hub is the wrong place. `speaks` tells the models of a folder of several modules that a manifest speaks of. What is
+    wrong with the files is in `faults`. Raises RequestError, one line, where there is nothing to audit.
+    `values.close_files` ends the connection to a hub.
     """
     if not source:
         raise RequestError("SOURCE is empty: expected a folder, a weight file or a shard index")
     if storage.is_remote(source):
         with gc_paused():
-            return _open_remote(source, whole)
+            return _open_remote(source, whole, speaks)
     mode = _mode(source)
     if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
         raise RequestError(f"{source}: not a checkpoint: it is neither a folder nor a regular file")
     with gc_paused():
-        checkpoint = _open_folder(source, source) if stat.S_ISDIR(mode) else _open_file(source)
+        checkpoint = _open_folder(source, source, speaks) if stat.S_ISDIR(mode) else _open_file(source)
     if whole:
         containers.check_whole(checkpoint)
     return checkpoint

@@ -55,18 +55,18 @@ def origin(folder: str) -> Origin | None:
     """The commit of a hub that a folder is, with what has been read of it so far; None for a folder of this machine."""
     if not is_remote(folder):
         return None
-    from blockaudit.checkpoint.hub.repository import repository
+    from blockaudit.checkpoint.hub.repository import origin as of_repository
 
-    return repository(folder).origin()
+    return of_repository(folder)
 
 
 def names_in(folder: str) -> list[str]:
     """Names in a folder, sorted. Raises OSError."""
     if not is_remote(folder):
         return sorted(os.listdir(folder))
-    from blockaudit.checkpoint.hub.repository import repository
+    from blockaudit.checkpoint.hub.repository import names_in as names_of
 
-    return repository(folder).names()
+    return names_of(folder)
 
 
 def named(path: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -74,10 +75,14 @@ def inspect(
     )  # fmt: skip
     ask = asked(given, sources or (), {"--candidate": options.file_of(candidate)}, quiet)
 
+    parts = _parts(sources or ())
+
     def audit(source: str | None) -> Report:
+        folder, part = parts.get(source or "", (source, None))
         with progress_bar("values" in ask.level and not quiet) as progress:
             return pipeline.inspect(
-                source,
+                folder,
+                part=part,
                 manifest=ask.manifest,
                 level=ask.level,
                 candidate=candidate,
@@ -94,4 +99,16 @@ def inspect(
             )
 
     shown = Presentation(ask.format_name, ask.report, quiet, no_color, ask.allow_unverified)
-    return audit_each(sources or [None], audit, shown)
+    return audit_each([*parts] or [None], audit, shown)
+
+
+def _parts(sources: Sequence[str]) -> dict[str, tuple[str, str | None]]:
+    """What is audited, by the name that its report has: of a folder with several text models each is a SOURCE."""
+    found: dict[str, tuple[str, str | None]] = {}
+    for source in sources:
+        models = pipeline.models_of(source)
+        if len(models) > 1:
+            found |= {f"{source.rstrip('/')}/{model}": (source, model) for model in models}
+        else:
+            found[source] = source, None
+    return found

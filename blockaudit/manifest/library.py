@@ -48,6 +48,12 @@ def effective_config(config: dict[str, Any] | None) -> dict[str, Any] | None:
     return next((inner for inner in text_configs(config) if _by_config(inner) is not None), config)
 
 
+def speaks_of(config: dict[str, Any] | None) -> bool:
+    """Whether the library has a manifest for the model type or the class that a config.json names."""
+    inner = effective_config(config)
+    return inner is not None and _by_config(inner) is not None
+
+
 def choose(flag: str | None, checkpoint: Checkpoint) -> Choice | Nearest:
     """By `--manifest`, else by config.json's model type or class, else (no config.json) by the key set."""
     if flag is not None:

@@ -4,6 +4,7 @@ from blockaudit.pipeline.audit import LEVELS as LEVELS
 from blockaudit.pipeline.audit import Progress as Progress
 from blockaudit.pipeline.audit import draft as draft
 from blockaudit.pipeline.audit import inspect as inspect
+from blockaudit.pipeline.audit import models_of as models_of
 from blockaudit.pipeline.conform import conform as conform
 from blockaudit.pipeline.conform import follows as follows
 from blockaudit.pipeline.traces import compare_traces as compare_traces

@@ -16,10 +16,11 @@ from blockaudit import __version__
 from blockaudit.checkpoint import storage
 from blockaudit.checkpoint.files import gc_paused
 from blockaudit.checkpoint.quantization.view import logical_view
-from blockaudit.checkpoint.source import open_checkpoint
+from blockaudit.checkpoint.source import models_of as parts_of
+from blockaudit.checkpoint.source import open_checkpoint, open_part
 from blockaudit.checkpoint.values import close_files
 from blockaudit.errors import RequestError
-from blockaudit.manifest.library import Choice, Nearest, choose, effective_config
+from blockaudit.manifest.library import Choice, Nearest, choose, effective_config, speaks_of
 from blockaudit.manifest.load import LoadedManifest, library
 from blockaudit.pipeline.picture import pictured
 from blockaudit.pipeline.places import placed
@@ -54,6 +55,7 @@ Progress = Callable[[str, int, int], None]
 def inspect(
     source: str | os.PathLike[str] | None,
     *,
+    part: str | None = None,
     manifest: str | None = None,
     level: str = "headers",
     candidate: str | None = None,
@@ -70,7 +72,8 @@ def inspect(
 ) -> Report:
     """Reconcile what a manifest declares with what a checkpoint stores.
 
-    source: a folder, a weight file, a shard index or hf://org/name. manifest: a library id or a file; by default chosen
+    source: a folder, a weight file, a shard index or hf://org/name. part: of a folder of several modules (diffusers), the
+    sub-folder of the text model to audit; `models_of` tells them. manifest: a library id or a file; by default chosen
     from config.json, else from the keys. level: `headers`, `values`, `graph` (the operators that the model code runs;
     needs torch and transformers) or `values,graph`. select, ignore: rule codes, names or prefixes. strict: warnings
     reject. candidate: `FILE.py:NAME`, a user's own module (its code is run) that `graph` runs in place of the class
@@ -96,7 +99,7 @@ def inspect(
         return _alone(candidate, rules, strict, by)
     if trust_remote_code and storage.is_remote(os.fspath(source)):
         raise RequestError(f"{os.fspath(source)}: --trust-remote-code runs no code from a hub: download it first")
-    checkpoint = open_checkpoint(os.fspath(source), whole="values" in levels)
+    checkpoint = opened(os.fspath(source), part, whole="values" in levels)
     try:
         if "graph" in levels:
             needs_class(checkpoint, "--level graph runs")
@@ -110,6 +113,21 @@ def inspect(
             return pictured(report, audit, loaded) if pictures else report
     finally:
         close_files()
+
+
+def models_of(source: str | os.PathLike[str]) -> tuple[str, ...]:
+    """The sub-folders of a local folder of several modules (diffusers, sentence-transformers) that `inspect` audits.
+
+    Those text models that the library speaks of, else all; empty for a folder that is a model itself.
+    """
+    return parts_of(os.fspath(source), speaks_of)
+
+
+def opened(source: str, part: str | None = None, *, whole: bool = False) -> Checkpoint:
+    """SOURCE, or one model of it where it is a folder of several modules. Raises RequestError."""
+    if part is not None:
+        return open_part(source, part, whole=whole)
+    return open_checkpoint(source, whole=whole, speaks=speaks_of)
 
 
 def draft(

@@ -37,9 +37,10 @@ def check(audit: Audit) -> Iterator[Finding]:
     for stranger in strangers(audit):
         if stranger.place in ("other", "branch", "derived") and not stranger.beside:
             derived = stranger.place == "derived"
+            what = "derived buffer" if derived else "unexpected"
             yield RULE.finding(
                 stranger.subject,
-                f"{len(stranger.keys)} {"derived buffer" if derived else "unexpected"}: {stranger.spelling}",
+                f"{len(stranger.keys)} {what}: {stranger.spelling}",
                 tensors=stranger.keys,
                 expected="no such key",
                 observed=list(stranger.shape),

@@ -12,7 +12,7 @@ from docs.generate.text import NOTICE, code, prose, table
 MANIFESTS = ("block_manifest", "tensor_manifest", "checkpoint_manifest", "runtime_manifest", "training_manifest")
 DOCUMENTS = ("report", "config", "baseline", "tolerance_policy")
 _PLURAL = {"string": "texts", "integer": "whole numbers", "number": "numbers", "object": "objects"}
-_ONE = {"string": "text", "integer": "whole number", "boolean": "true, false", "array": "list", "null": "null"}
+_ONE = {"string": "text", "integer": "whole number", "boolean": "true/false", "array": "list", "null": "null"}
 
 
 def manifests() -> str:
@@ -66,14 +66,19 @@ def _fields(schema: dict[str, Any], words: str) -> list[str]:
     rows: list[list[str]] = []
     for name, field in schema["properties"].items():
         shown = f"**{code(name)}**" if name in required else code(name)
-        told = field.get("description", "") if isinstance(field, dict) else ""
-        rows.append([shown, _value(field, words), prose(told)])
+        field = _schema_of(field)
+        rows.append([shown, _value(field, words), prose(field.get("description", ""))])
     return table(["field", "value", "meaning"], rows)
 
 
-def _value(schema: Any, words: str) -> str:
+def _schema_of(node: Any) -> dict[str, Any]:
+    """A schema as an object: `true` is the one that allows anything, and says nothing."""
+    return {} if isinstance(node, bool) else node
+
+
+def _value(schema: dict[str, Any], words: str) -> str:
     """What may stand there, in a few words."""
-    if not isinstance(schema, dict) or not schema:
+    if not schema:
         return "any"
     if "$ref" in schema:
         key = schema["$ref"].rpartition("/")[2]
@@ -85,25 +90,25 @@ def _value(schema: Any, words: str) -> str:
         return ", ".join(code(json.dumps(one).strip('"')) for one in schema["enum"])
     for several in ("anyOf", "oneOf"):
         if several in schema:
-            return " or ".join(dict.fromkeys(_value(one, words) for one in schema[several]))
+            return " or ".join(dict.fromkeys(_value(_schema_of(one), words) for one in schema[several]))
     return _typed(schema, words)
 
 
 def _typed(schema: dict[str, Any], words: str) -> str:
-    kind = schema.get("type", "any")
-    if isinstance(kind, list):
-        return " or ".join(_ONE.get(one, one) for one in kind)
-    if kind == "array" and "items" in schema:
-        items = schema["items"]
-        plain = items.get("type") if isinstance(items, dict) and "enum" not in items else None
+    kinds: str | list[str] = schema.get("type", "any")
+    if isinstance(kinds, list):
+        return " or ".join(_ONE.get(kind, kind) for kind in kinds)
+    if kinds == "array" and "items" in schema:
+        items = _schema_of(schema["items"])
+        plain = "" if "enum" in items else items.get("type", "")
         return f"list of {_PLURAL[plain]}" if plain in _PLURAL else f"list of {_value(items, words)}"
-    if kind == "object":
+    if kinds == "object":
         return _mapping(schema, words)
-    return _ONE.get(kind, kind)
+    return _ONE.get(kinds, kinds)
 
 
 def _mapping(schema: dict[str, Any], words: str) -> str:
     if schema.get("properties"):
         return "object of " + ", ".join(code(name) for name in schema["properties"])
-    inner = schema.get("additionalProperties")
-    return f"object, each value {_value(inner, words)}" if isinstance(inner, dict) and inner else "object"
+    inner = _schema_of(schema.get("additionalProperties", True))
+    return f"object, each value {_value(inner, words)}" if inner else "object"

@@ -31,6 +31,7 @@ FILES = {
     "ONNX graph": ("model.onnx", b"\x08\x08"),
     "external data of an ONNX": ("model.onnx_data", bytes(64)),
     "TensorFlow checkpoint": ("bert_model.ckpt.index", bytes(64)),
+    "a TensorFlow checkpoint": ("bert_model.ckpt.data-00001-of-00002", bytes(64)),
     "TensorFlow graph": ("saved_model.pb", b"\x08\x01"),
     "Flax": ("flax_model.msgpack", b"\x81\xa5"),
     "HDF5": ("tf_model.h5", b"\x89HDF\r\n\x1a\n"),

@@ -56,4 +56,4 @@ def test_fracast(cache: Path) -> None:
     folder = package(cache, "fracast==0.1.0") / "fracast/weights"
     assert logical_view(sound(folder, 47)).quantised.scheme == "none"
     found = logical_view(sound(folder / "model.int8.safetensors", 67)).quantised
-    assert (found.scheme, len(found.weights), found.misfits) == ("int8-channel", 20, ())
+    assert (found.scheme, len(found.weights), found.misfits) == ("qweight-int8", 20, ())

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.support.audit import Case, Fires, Near, check, ids, inspect
-from tests.support.checkpoint import Draft, Edit, Tensor, config, drop, family, trained
+from tests.support.checkpoint import Draft, Edit, Tensor, config, draft, drop, family, trained
 from tests.support.quantise import (
-    awq, blocks, bnb4, bnb8, compressed, fp8, gptq, group, ints, llama, packs, part, text,
+    awq,
+    blocks,
+    bnb4,
+    bnb8,
+    compressed,
+    fp8,
+    gptq,
+    group,
+    ints,
+    llama,
+    packs,
+    part,
+    text,
 )  # fmt: skip
 
 S105 = "quantization-mismatch"
@@ -263,5 +276,15 @@ def test_nan_in_scales_that_are_exponents(tmp_path: Path) -> None:
 
     said = group(num_bits=4, type="float", symmetric=True, strategy="group", group_size=32)
     outcome = inspect(llama(packs(said, pack))(tmp_path), "--level", "values")
-    assert outcome.grave == ["non-finite-values"]
-    assert len(outcome.findings[0]["tensors"]) == 14
+    assert outcome.grave == ["non-finite-values"] * 14
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3"])
+def test_a_router_is_left_plain_without_a_word(tmp_path: Path, name: str) -> None:
+    """Experts and projections are quantised, the router beside them never is, and no list says so."""
+    linear = [k for k in draft(name).tensors if re.search(r"_proj(_\w+)?\.weight$", k)]
+    outcome = inspect(family(name, fp8("weight_scale", TENSOR, patterns=linear))(tmp_path))
+    assert (outcome.grave, outcome.status) == ([], 0)
+    lost = inspect(family(name, fp8("weight_scale", TENSOR, patterns=linear[:-1]))(tmp_path / "lost"))
+    assert lost.grave == [S105]
+    assert lost.findings[0]["tensors"] == [linear[-1]]

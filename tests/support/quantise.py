@@ -7,7 +7,7 @@ which tests/soak/test_quantised_libraries.py asks themselves.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -120,13 +120,15 @@ def bnb8(**more: Any) -> Edit:
     return packs({"quant_method": "bitsandbytes", "load_in_8bit": True, **more}, pack)
 
 
-def fp8(suffix: str, scale: Callable[[int, int], tuple[int, ...]], **declared: Any) -> Edit:
+def fp8(
+    suffix: str, scale: Callable[[int, int], tuple[int, ...]], *, patterns: Sequence[str] = (), **declared: Any
+) -> Edit:
     """FP8 with a scale of any spelling and shape beside it."""
 
     def pack(stem: str, out: int, width: int) -> Parts:
         return {f"{stem}weight": part("F8_E4M3", out, width), f"{stem}{suffix}": part("F32", *scale(out, width))}
 
-    return packs({"quant_method": "fp8", **declared}, pack)
+    return packs({"quant_method": "fp8", **declared}, pack, *patterns)
 
 
 def blocks(high: int, wide: int) -> Callable[[int, int], tuple[int, ...]]:

@@ -14,7 +14,7 @@ from blockaudit.checkpoint.gguf.header import Array
 MODEL_TYPES = {
     "llama": "llama", "gemma": "gemma", "gemma2": "gemma2", "gemma3": "gemma3_text", "qwen2": "qwen2",
     "qwen3": "qwen3", "qwen3moe": "qwen3_moe", "phi2": "phi", "phi3": "phi3", "gpt2": "gpt2", "gptneox": "gpt_neox",
-    "gptj": "gptj", "starcoder2": "starcoder2", "stablelm": "stablelm", "olmo": "olmo", "olmo2": "olmo2",
+    "starcoder2": "starcoder2", "stablelm": "stablelm", "olmo": "olmo", "olmo2": "olmo2",
     "granite": "granite", "nemotron": "nemotron", "glm4": "glm4", "command-r": "cohere",
 }  # fmt: skip
 # Where a count in the metadata tells two model types of one architecture apart.
@@ -37,6 +37,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "logits.scale": ("logit_scale",),
 }
 _ARCHITECTURE = "general.architecture"
+_LONGEST = 100
 _TOKENS = "tokenizer.ggml.tokens"
 
 
@@ -48,9 +49,9 @@ class Said(msgspec.Struct, frozen=True):
 
 
 def architecture(metadata: Mapping[str, Any]) -> str:
-    """GGUF's own name of the architecture, empty where the metadata gives none."""
+    """GGUF's own name of the architecture, empty where the metadata gives none that could be one."""
     name = metadata.get(_ARCHITECTURE)
-    return name if isinstance(name, str) else ""
+    return name if isinstance(name, str) and len(name) <= _LONGEST else ""
 
 
 def model_type(metadata: Mapping[str, Any]) -> str:

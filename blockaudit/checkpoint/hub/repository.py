@@ -64,6 +64,23 @@ def _split(path: str) -> tuple[Repository, str]:
     return repository("/".join(parts[:4])), parts[4] if len(parts) > 4 else ""
 
 
+def names_in(folder: str) -> list[str]:
+    """Names in a folder of a repository, sorted. Raises OSError."""
+    opened, name = _split(folder)
+    return opened.names(f"{name}/" if name else "")
+
+
+def origin(folder: str) -> Origin:
+    """The commit of a folder of a repository, with the hashes of the files in it. Raises OSError."""
+    opened, name = _split(folder)
+    whole = opened.origin()
+    if not name:
+        return whole
+    inside = f"{name}/"
+    hashes = {key.removeprefix(inside): said for key, said in whole.hashes.items() if key.startswith(inside)}
+    return Origin(whole.revision, hashes, whole.read)
+
+
 def lists(path: str) -> bool:
     """Whether a path is that of a file."""
     opened, name = _split(path)
@@ -124,9 +141,10 @@ class Repository:
         hashes = {name: entry.sha256 for name, entry in self.files.items() if entry.sha256}
         return Origin(self._listing.commit, hashes, self._asked.total)
 
-    def names(self) -> list[str]:
-        """Names at the top of the repository, sorted."""
-        return sorted({name.partition("/")[0] for name in self.files})
+    def names(self, inside: str = "") -> list[str]:
+        """Names at the top of the repository, or in a folder of it (`text_encoder/`), sorted."""
+        below = (name.removeprefix(inside) for name in self.files if name.startswith(inside))
+        return sorted({name.partition("/")[0] for name in below})
 
     def size(self, name: str) -> int:
         """How long a file is. Raises RequestError where the hub does not say."""

@@ -140,14 +140,14 @@ def _halves(reader: Reader, key: str, header: TensorHeader) -> None:
 
 
 def _plain_int8(reader: Reader) -> None:
-    """`X.qweight` of eight bits with `X.scale`: containers that no library owns."""
+    """`X.qweight` of eight bits with `X.scale`: containers that no library owns, and no quant_method names."""
     for key in reader.groups.get("qweight", ()):
         header, stem = reader.tensors[key], key.removesuffix(".qweight")
         if key in reader.claimed or header.dtype not in ("I8", "U8"):
             continue
-        name = stem if stem.endswith(".weight") else f"{stem}.weight"
-        reader.add(name, key, "int8-channel", header.shape, 8)
+        name = stem if stem.endswith("weight") else f"{stem}.weight"
+        reader.add(name, key, "qweight-int8", header.shape, 8)
         scale = next((k for k in (f"{stem}.scale", f"{stem}.scales") if k in reader.tensors), f"{stem}.scale")
-        rows = header.shape[:1]
-        reader.companion(key, scale, (), (1,), rows, (*rows, 1), what="scales")
+        rows = (*header.shape[:1], *(1 for _ in header.shape[1:]))
+        reader.companion(key, scale, rows, rows[:1], (1,), (), what="scales")
         reader.companion(key, f"{stem}.zero_point", required=False)

@@ -21,6 +21,7 @@ from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.manifest import Bound, Manifest
 
 _FLAGS = (".present", ".bias")
+_FEW = 64
 
 
 def configured(checkpoint: Checkpoint, manifest: Manifest) -> Checkpoint:
@@ -32,12 +33,21 @@ def configured(checkpoint: Checkpoint, manifest: Manifest) -> Checkpoint:
     places: dict[str, str] = {}
     for key, found in _dims(manifest, metadata):
         config[key], places[key] = found.value, f"GGUF metadata: {found.key}"
-    bound = bind(manifest, config, pins=False)
-    for key, found in _fields(bound, metadata, config):
+    few = _few_layers(manifest, config)
+    bound = bind(manifest, few, pins=False)
+    for key, found in _fields(bound, metadata, few):
         config[key], places[key] = found.value, f"GGUF metadata: {found.key}"
-    seen = _seen(manifest, config, bound, checkpoint)
+    seen = _seen(manifest, {**config, **few}, bound, checkpoint)
     container = replace(checkpoint.container, places=places, inferred=frozenset(seen))
     return replace(checkpoint, config=config | seen, container=container)
+
+
+def _few_layers(manifest: Manifest, config: dict[str, Any]) -> dict[str, Any]:
+    """The same config with as many layers as show every kind: here it is asked which keys and flags there are."""
+    depth = manifest.dims.get("n_layers")
+    key = _first(depth) if isinstance(depth, Bound) else ""
+    count = config.get(key)
+    return {**config, key: min(count, _FEW)} if isinstance(count, int) else dict(config)
 
 
 def _dims(manifest: Manifest, metadata: Mapping[str, Any]) -> Iterable[tuple[str, Said]]:

@@ -106,7 +106,7 @@ def test_numbers_of_their_own_are_held_against_nothing() -> None:
 
 def test_int8() -> None:
     own = view(a__weight__qweight=("I8", (4, 6)), a__weight__scale=("F32", (4, 1)))
-    assert (weight(own).scheme, weight(own).shape, list(own.tensors)) == ("int8-channel", (4, 6), ["a.weight"])
+    assert (weight(own).scheme, weight(own).shape, list(own.tensors)) == ("qweight-int8", (4, 6), ["a.weight"])
     rows = view(a__weight=("I8", (4, 6)), a__weight_scale=("BF16", (4, 1)))
     assert (weight(rows).scheme, problems(rows)) == ("int8-channel", [])
 
