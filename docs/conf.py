@@ -12,6 +12,9 @@ exclude_patterns = ["generate"]
 nitpicky = True
 html_theme = "furo"
 html_show_sphinx = False
+html_show_copyright = False
+# `--level` stays as it is typed.
+smartquotes = False
 html_copy_source = False
 
 

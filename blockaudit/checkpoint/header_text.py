@@ -12,10 +12,13 @@ from typing import Any
 import msgspec
 
 from blockaudit.checkpoint.files import short
-from blockaudit.checkpoint.jsontext import BadJsonError, Pairs, parse_pairs
+from blockaudit.checkpoint.jsontext import MANY, BadJsonError, Pairs, check_size, parse_pairs
 from blockaudit.records.checkpoint import TensorHeader
 
-_METADATA = re.compile(rb'\{\s*"__metadata__"\s*:\s*(\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\})\s*(,?)', re.DOTALL)
+# Possessive: what has been matched is not remembered, or a text of megabytes would take gigabytes.
+_METADATA = re.compile(
+    rb'\{\s*"__metadata__"\s*:\s*(\{(?:[^{}"]++|"(?:[^"\\]++|\\.)*+")*+\})\s*(,?)', re.DOTALL
+)
 _TENSORS = msgspec.json.Decoder(dict[str, TensorHeader])
 _STRINGS = msgspec.json.Decoder(dict[str, str])
 # Quotes that one tensor's entry holds: its key, three field names and the dtype.
@@ -114,4 +117,5 @@ def _exact(raw: bytes) -> HeaderText:
 
 def parse_header(raw: bytes) -> HeaderText:
     """Parse the JSON of a header. Raises BadJsonError, whose message is half a sentence."""
+    check_size(raw, MANY)
     return _fast(raw) or _exact(raw)

@@ -12,7 +12,7 @@ import msgspec
 
 from blockaudit.checkpoint import storage
 from blockaudit.checkpoint.files import gc_paused, read_capped, reason, short
-from blockaudit.checkpoint.jsontext import BadJsonError, Pairs, parse_pairs
+from blockaudit.checkpoint.jsontext import MANY, BadJsonError, Pairs, check_size, parse_pairs
 from blockaudit.records.checkpoint import Fault
 
 MAX_INDEX = 256 * 1024 * 1024
@@ -83,6 +83,7 @@ def _exact(raw: bytes, name: str) -> tuple[dict[str, str], int | None, list[Faul
 
 def parse_index(raw: bytes, name: str) -> tuple[Index, list[Fault]]:
     """Parse an index reported as `name`. Raises BadJsonError where it is no index."""
+    check_size(raw, MANY)
     with gc_paused():
         found = _fast(raw)
         weight_map, total, faults = (*found, []) if found else _exact(raw, name)

@@ -7,6 +7,10 @@ import re
 from typing import Any, cast
 
 MAX_DEPTH = 100
+# Signs that begin or part values. A header of 90,000 tensors has 800,000 of them, a config.json with 20,000 labels twice
+# 40,000. Every value costs up to a hundred bytes of memory, and so two bytes of a hostile file.
+MANY = 2_000_000
+_SOME = 400_000
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -16,6 +20,12 @@ class BadJsonError(Exception):
 
 class Pairs(list[tuple[str, Any]]):
     """A JSON object as written: its pairs in order, duplicates included."""
+
+
+def check_size(raw: bytes, limit: int) -> None:
+    """Raises BadJsonError, before anything is made of it, where a text holds more values than its kind ever has."""
+    if len(raw) > limit and sum(map(raw.count, (b",", b"{", b"["))) > limit:
+        raise BadJsonError(f"it holds more than {limit:,} values")
 
 
 def _no_constant(word: str) -> Any:
@@ -29,7 +39,8 @@ def _text(raw: bytes) -> str:
         raise BadJsonError(f"it is not UTF-8 (byte {error.start})") from error
 
 
-def _loads(raw: bytes, *, pairs: Any, constants: bool) -> Any:
+def _loads(raw: bytes, *, pairs: Any, constants: bool, limit: int) -> Any:
+    check_size(raw, limit)
     text = _text(raw)
     try:
         value = json.loads(text, object_pairs_hook=pairs, parse_constant=None if constants else _no_constant)
@@ -48,7 +59,7 @@ def _loads(raw: bytes, *, pairs: Any, constants: bool) -> Any:
 
 def parse_pairs(raw: bytes) -> Any:
     """Parse strictly (no NaN); every object becomes `Pairs`. Raises BadJsonError."""
-    return _loads(raw, pairs=Pairs, constants=False)
+    return _loads(raw, pairs=Pairs, constants=False, limit=MANY)
 
 
 def _too_deep(value: Any) -> bool:
@@ -82,7 +93,7 @@ def parse_object(raw: bytes) -> tuple[dict[str, Any], list[str]]:
             made[key] = value
         return made
 
-    value = _loads(raw, pairs=build, constants=True)
+    value = _loads(raw, pairs=build, constants=True, limit=_SOME)
     if not isinstance(value, dict):
         raise BadJsonError(f"it is a {type(value).__name__}, not an object")
     if _too_deep(value):

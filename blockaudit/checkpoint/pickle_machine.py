@@ -16,7 +16,7 @@ from blockaudit.checkpoint.refusal import RefusedError, malformed, unsafe
 
 # A state dict of 90,000 tensors takes three million steps and leaves a few thousand values on the stack. Every step
 # may make an object of 60 bytes from one byte of the file: these two bound the memory that a hostile file can take.
-MAX_STEPS = 6_000_000
+MAX_STEPS = 3_500_000
 MAX_STACK = 200_000
 
 

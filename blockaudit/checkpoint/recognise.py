@@ -60,18 +60,10 @@ def training_state(tensors: Mapping[str, TensorHeader], file: str) -> Fault | No
     return _flat(tensors, file) or _zero3(tensors, file)
 
 
-def adapter_only(tensors: Mapping[str, TensorHeader], file: str, *, declared: bool) -> Fault | None:
-    """`adapter-only` where every key is an adapter's, or adapter_config.json lies beside (`declared`) and some are."""
+def adapter_only(tensors: Mapping[str, TensorHeader], file: str, *, declared: bool) -> bool:
+    """Whether every key is an adapter's, or adapter_config.json lies beside (`declared`) and some are."""
     if not tensors:
-        return None
-    if declared and not file.startswith("adapter_model") and not any(map(is_adapter, tensors)):
-        return None
-    if not declared and not all("_" in key and is_adapter(key) for key in tensors):
-        return None
-    text = (
-        f"{len(tensors):,} tensors of a PEFT adapter and no base model: "
-        "audit the base model, or merge_and_unload() first"
-    )
-    return Fault(
-        "adapter-only", file, text, evidence="adapter_config.json" if declared else "every key is an adapter's"
-    )
+        return False
+    if declared:
+        return file.startswith("adapter_model") or any(map(is_adapter, tensors))
+    return all("_" in key and is_adapter(key) for key in tensors)

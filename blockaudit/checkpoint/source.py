@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from blockaudit.checkpoint import containers, foreign, shards, storage
+from blockaudit.checkpoint.adapter.read import only, read_adapter
 from blockaudit.checkpoint.bundle import Bundle, Speaks, read_bundle
 from blockaudit.checkpoint.config import read_config
 from blockaudit.checkpoint.files import REMOTE, gc_paused
@@ -117,8 +118,10 @@ def _assemble(source: str, folder: str, name: str, sidecars: tuple[str, ...]) ->
     config, adapter, more = _beside(folder)
     faults += more
     state = training_state(tensors, name)
-    only = adapter_only(tensors, name, declared=adapter is not None)
-    faults += [fault for fault in (state, only) if fault is not None]
+    faults += [state] if state is not None else []
+    if adapter_only(tensors, name, declared=adapter is not None):
+        read, found = read_adapter(tensors, adapter, name)
+        faults += [*found, only(read, name, len(tensors))]
     return Checkpoint(
         source=source,
         format=_format(files, sharded=sharded),

@@ -11,8 +11,8 @@ from blockaudit.checkpoint.torch_words import Storage, TorchWords
 
 MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
-# The pickled part of a state dict, its raw storages not counted; and one line of a text opcode.
-MAX_PICKLE = 512 * 1024 * 1024
+# The pickled part of a state dict, its raw storages not counted (25 MB for 90,000 tensors); one line of a text opcode.
+MAX_PICKLE = 64 * 1024 * 1024
 _MAX_LINE = 1 << 20
 
 

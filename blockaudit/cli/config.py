@@ -17,6 +17,7 @@ from blockaudit.suppress.waivers import said, waivers
 from blockaudit.suppress.words import no_such_key
 
 OWN, SHARED = "blockaudit.toml", "pyproject.toml"
+_MAX_BYTES = 1024 * 1024
 TABLE = "tool.blockaudit"
 # What a folder has that nothing above belongs to.
 _ROOTS = (".git", ".hg")
@@ -58,7 +59,7 @@ def _nearest(sources: Sequence[str]) -> Config:
     passed_over: list[Path] = []
     for folder in _folders():
         for file in (folder / OWN, folder / SHARED):
-            if not file.is_file():
+            if not os.path.isfile(file):
                 continue
             # A checkpoint is somebody else's: what it says of its own audit is not heard.
             if _in_any(file, sources):
@@ -90,16 +91,24 @@ def _in_any(file: Path, sources: Sequence[str]) -> bool:
     places = {Path(os.path.realpath(file)), Path(os.path.realpath(file.parent)) / file.name}
     for source in sources:
         subject = Path(os.path.realpath(source))
-        folder = subject if subject.is_dir() else subject.parent
-        if subject.exists() and any(folder in place.parents for place in places):
+        folder = subject if os.path.isdir(subject) else subject.parent
+        if os.path.exists(subject) and any(folder in place.parents for place in places):
             return True
     return False
+
+
+def _bytes(file: Path) -> bytes:
+    """What a file holds. A pipe could be waited for, and a device read, without an end."""
+    size = file.stat().st_size
+    if not file.is_file() or size > _MAX_BYTES:
+        raise RequestError(f"{file}: expected a file of at most {_MAX_BYTES:,} bytes")
+    return file.read_bytes()
 
 
 def _table(file: Path) -> dict[str, Any] | None:
     """What a file says of us; None where a pyproject.toml says nothing. Raises RequestError."""
     try:
-        data = file.read_bytes()
+        data = _bytes(file)
     except OSError as error:
         raise RequestError(f"{file}: cannot be read: {error.strerror}") from error
     # Most pyproject.toml are not about us, and need no parser to say so.

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from blockaudit import pipeline
-from blockaudit.cli import completion, options
+from blockaudit.cli import completion, options, output
 from blockaudit.cli.asked import Given, asked
 from blockaudit.cli.audit import Presentation, audit_each
 from blockaudit.cli.folders import ByFolder, folders_of
@@ -39,10 +39,21 @@ Candidate = Annotated[
 ]
 
 
+Base = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SOURCE",
+        help="SOURCE is a PEFT adapter: audit the function of it and this base model together.",
+        show_default=False,
+    ),
+]
+
+
 def inspect(
     sources: Annotated[list[str] | None, options.SOURCE] = None,
     manifest: options.Manifest = None,
     level: Level = None,
+    base: Base = None,
     by_folder: ByFolder = False,
     candidate: Candidate = None,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -65,6 +76,8 @@ def inspect(
     """
     if not sources and candidate is None:
         raise RequestError("Missing argument 'SOURCE...' (try: blockaudit inspect --help)")
+    if base is not None and not sources:
+        raise RequestError("--base is the model that SOURCE, an adapter, is added to: name the adapter")
     if sources and by_folder:
         sources = folders_of(sources)
         if not sources:
@@ -73,7 +86,9 @@ def inspect(
         manifest, level, format_name, report, select, ignore, strict, allow_unverified, baseline, write_baseline,
         config, no_config,
     )  # fmt: skip
-    ask = asked(given, sources or (), {"--candidate": options.file_of(candidate)}, quiet)
+    below = [base] if base is not None else []
+    ask = asked(given, [*(sources or ()), *below], {"--candidate": options.file_of(candidate), "--base": base}, quiet)
+    output.check_report_paths(ask.report, below)
 
     parts = _parts(sources or ())
 
@@ -83,6 +98,7 @@ def inspect(
             return pipeline.inspect(
                 folder,
                 part=part,
+                base=base,
                 manifest=ask.manifest,
                 level=ask.level,
                 candidate=candidate,

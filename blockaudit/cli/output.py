@@ -94,10 +94,10 @@ def check_report_paths(paths: Sequence[Path], sources: Sequence[str], option: st
 
 def _check_report_path(path: Path, source: str, option: str) -> None:
     real, subject = Path(os.path.realpath(path)), Path(os.path.realpath(source))
-    if real == subject or (subject.is_dir() and subject in real.parents):
+    if real == subject or (os.path.isdir(subject) and subject in real.parents):
         raise RequestError(f"{option} {str(path)!r} lies in SOURCE {source!r}, where nothing is ever written")
     # A single file's neighbours (config.json, the other shards) are part of what is audited.
-    if subject.is_file() and real.parent == subject.parent and real.exists() and not _is_report(real):
+    if os.path.isfile(subject) and real.parent == subject.parent and os.path.exists(real) and not _is_report(real):
         raise RequestError(f"{option} {str(path)!r} would replace a file beside SOURCE {source!r}: choose another name")
 
 
@@ -106,7 +106,7 @@ def check_written(written: Sequence[tuple[str, Path]], read: Mapping[str, str | 
 
     written: each option with its path; read: each option with the file that it names, or with what names none.
     """
-    taken = {os.path.realpath(file): option for option, file in read.items() if file and Path(file).exists()}
+    taken = {os.path.realpath(file): option for option, file in read.items() if file and os.path.exists(file)}
     for option, path in written:
         real = os.path.realpath(path)
         if real in taken:

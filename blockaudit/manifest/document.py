@@ -13,8 +13,8 @@ from typing import Any, NoReturn, cast
 
 from blockaudit.errors import RequestError
 
-# PyYAML reads about 100 kB a second, so a YAML file has a bound of its own.
-MAX_YAML = 1024 * 1024
+# PyYAML is slow (half a megabyte takes a second or two), so a YAML file has a bound of its own.
+MAX_YAML = 512 * 1024
 MAX_DEPTH = 60
 
 Where = tuple[str | int, ...]

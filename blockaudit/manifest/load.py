@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,8 @@ from blockaudit import resources
 from blockaudit.errors import RequestError
 from blockaudit.records.manifest import Manifest
 
-_MAX_BYTES = 16 * 1024 * 1024
+# A manifest of the library has at most 15 kB.
+_MAX_BYTES = 2 * 1024 * 1024
 
 
 class LoadedManifest(msgspec.Struct, frozen=True):
@@ -41,15 +43,14 @@ def load(id_or_path: str) -> LoadedManifest:
 
 def read(path: str) -> bytes:
     """The bytes of a user's manifest file, of any kind."""
-    file = Path(path)
-    if not file.is_file():
+    if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
         known = ", ".join(resources.manifest_ids())
         raise RequestError(f"{path}: neither a manifest file nor one of the library ({known})")
     try:
-        size = file.stat().st_size
+        size = os.stat(path).st_size
         if size > _MAX_BYTES:
             raise RequestError(f"{path}: {size} bytes; a manifest is at most {_MAX_BYTES}")
-        return file.read_bytes()
+        return Path(path).read_bytes()
     except OSError as error:
         raise RequestError(f"{path}: cannot be read: {error.strerror or error}") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from blockaudit.checkpoint.values import close_files
 from blockaudit.errors import RequestError
 from blockaudit.manifest.library import Choice, Nearest, choose, effective_config, speaks_of
 from blockaudit.manifest.load import LoadedManifest, library
+from blockaudit.pipeline.adapter import on_base
 from blockaudit.pipeline.picture import pictured
 from blockaudit.pipeline.places import placed
 from blockaudit.pipeline.suppress import Suppression, settled, suppression
@@ -56,6 +58,7 @@ def inspect(
     source: str | os.PathLike[str] | None,
     *,
     part: str | None = None,
+    base: str | os.PathLike[str] | None = None,
     manifest: str | None = None,
     level: str = "headers",
     candidate: str | None = None,
@@ -73,7 +76,8 @@ def inspect(
     """Reconcile what a manifest declares with what a checkpoint stores.
 
     source: a folder, a weight file, a shard index or hf://org/name. part: of a folder of several modules (diffusers), the
-    sub-folder of the text model to audit; `models_of` tells them. manifest: a library id or a file; by default chosen
+    sub-folder of the text model to audit; `models_of` tells them. base: the model that a PEFT adapter as source is added to, whose merged
+    function is audited. manifest: a library id or a file; by default chosen
     from config.json, else from the keys. level: `headers`, `values`, `graph` (the operators that the model code runs;
     needs torch and transformers) or `values,graph`. select, ignore: rule codes, names or prefixes. strict: warnings
     reject. candidate: `FILE.py:NAME`, a user's own module (its code is run) that `graph` runs in place of the class
@@ -97,19 +101,25 @@ def inspect(
             raise RequestError("without SOURCE there is --candidate FILE.py:NAME at --level graph alone")
         needs_torch()
         return _alone(candidate, rules, strict, by)
-    if trust_remote_code and storage.is_remote(os.fspath(source)):
-        raise RequestError(f"{os.fspath(source)}: --trust-remote-code runs no code from a hub: download it first")
-    checkpoint = opened(os.fspath(source), part, whole="values" in levels)
+    for one in (source, base):
+        if trust_remote_code and one is not None and storage.is_remote(os.fspath(one)):
+            raise RequestError(f"{os.fspath(one)}: --trust-remote-code runs no code from a hub: download it first")
+    whole = "values" in levels
     try:
+        checkpoint, adapter = opened(os.fspath(source), part, whole=whole), None
+        if base is not None:
+            checkpoint, adapter = on_base(checkpoint, os.fspath(base), partial(opened, whole=whole))
         if "graph" in levels:
             needs_class(checkpoint, "--level graph runs")
         choice = choose(manifest, checkpoint) if is_model(checkpoint) else Nearest(None, 0.0)
-        non_finite = tuple(_non_finite(checkpoint, progress)) if "values" in levels else ()
+        streamed = ([checkpoint] if adapter is None else [checkpoint, adapter.low_rank()]) if whole else []
+        non_finite = tuple(found for one in streamed for found in _non_finite(one, progress))
         with gc_paused():
             audit, loaded = audited(checkpoint, choice, level, non_finite, candidate, trust_remote_code)
+            audit = adapter.held(audit) if adapter is not None else audit
             findings = citing.findings(findings_of(rules, audit, loaded), audit.checkpoint.container)
             chosen = choice_of(choice, loaded)
-            report = settled(lambda held: _report(audit, chosen, held, strict), findings, rules, os.fspath(source), by)
+            report = settled(lambda held: _report(audit, chosen, held, strict), findings, rules, checkpoint.source, by)
             return pictured(report, audit, loaded) if pictures else report
     finally:
         close_files()
@@ -449,6 +459,7 @@ def subject_of(checkpoint: Checkpoint, logical: Mapping[str, TensorHeader] | Non
         revision=origin.revision if origin else "",
         hashes={f.name: origin.hashes[f.name] for f in checkpoint.files if f.name in origin.hashes} if origin else {},
         read=origin.read if origin else 0,
+        base=checkpoint.base,
     )
 
 

@@ -109,10 +109,12 @@ class _Places:
 
 def beside(checkpoint: Checkpoint, name: str) -> str:
     """The path of a file of a checkpoint, as the user would write it."""
-    folder = checkpoint.folder
-    if is_remote(checkpoint.source):
-        return f"{checkpoint.source}/{name}"
-    if folder == "." and not checkpoint.source.startswith("."):
+    apart = name in checkpoint.apart
+    source = checkpoint.base if checkpoint.base and not apart else checkpoint.source
+    folder = checkpoint.apart[name] if apart else checkpoint.folder
+    if is_remote(source):
+        return f"{source}/{name}"
+    if folder == "." and not source.startswith("."):
         return name
     return f"{folder.rstrip('/')}/{name}"
 

@@ -104,6 +104,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     sidecars: tuple[str, ...] = ()  # other files beside the weights that are known and not read (training_args.bin)
     adapter: dict[str, Any] | None = None  # adapter_config.json
     container: Container | None = None  # of a container that carries its own configuration
+    base: str = ""  # the SOURCE of the model that the adapter `source` is added to
+    apart: dict[str, str] = {}  # files that lie in another folder: those of such an adapter, by name
 
     @property
     def readable(self) -> bool:

@@ -74,7 +74,7 @@ class Subject(msgspec.Struct, frozen=True):
 
     Quantised weights count unpacked where their shape is known, without scales and other companions.
     Of a hub, `revision` is the commit that was read, `hashes` the SHA-256 that it publishes of each file, and `read`
-    how many bytes the audit looked at (not in the JSON).
+    how many bytes the audit looked at (not in the JSON). `base` is the model that an adapter was audited on.
     """
 
     source: str
@@ -87,6 +87,7 @@ class Subject(msgspec.Struct, frozen=True):
     revision: str = ""
     hashes: dict[str, str] = {}
     read: int = 0
+    base: str = ""
 
 
 class ManifestChoice(msgspec.Struct, frozen=True):

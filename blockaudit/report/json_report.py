@@ -65,6 +65,7 @@ def to_dict(report: Report) -> dict[str, Any]:
 def _subject(subject: Subject) -> dict[str, Any]:
     return {
         "source": subject.source,
+        **({"base": subject.base} if subject.base else {}),
         "format": subject.format,
         "files": list(subject.files),
         "tensors": subject.tensors,

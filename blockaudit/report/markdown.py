@@ -59,6 +59,8 @@ def _head(report: Report, room: Room) -> list[str]:
         code(subject.format), count(len(subject.files), "file"), count(subject.tensors, "tensor"),
         quantity(subject.parameters, "parameter"), size(subject.bytes),
     ]  # fmt: skip
+    if subject.base:
+        facts.append(f"on the base {code(subject.base)}")
     if subject.revision:
         facts.append(f"commit {code(subject.revision)}")
     reason = why(report)

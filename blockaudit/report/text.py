@@ -61,7 +61,8 @@ def _subject(report: Report, width: int) -> list[Line]:
         quantity(subject.parameters, "parameter"),
         size(subject.bytes),
     ]
-    lines = wrapped("  ", ", ".join(parts) + (f"  ({dtypes})" if dtypes else ""), width, "dim")
+    lines = wrapped("  ", f"on the base {escape(subject.base)}", width, "dim") if subject.base else []
+    lines += wrapped("  ", ", ".join(parts) + (f"  ({dtypes})" if dtypes else ""), width, "dim")
     if subject.revision:
         of = f" of {size(subject.bytes)}" if subject.bytes else ""
         lines += wrapped("  ", f"commit {escape(subject.revision)}, {size(subject.read)} read{of}", width, "dim")

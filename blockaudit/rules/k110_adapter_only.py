@@ -1,7 +1,8 @@
 """The checkpoint holds an adapter and no model.
 
 What it means:
-    Every key belongs to a PEFT adapter (LoRA and its relatives).
+    Every key belongs to a PEFT adapter. Its own keys and shapes were held to adapter_config.json; what it is added to was
+    not read. With --base this stands only for kinds of adapters that are not read: the base alone was audited then.
 
 Why it matters:
     An adapter changes a base model's function and has no block contract of its own.
@@ -10,7 +11,7 @@ Example:
     adapter_model.safetensors: 64 lora_A and lora_B tensors for q_proj and v_proj.
 
 What to do:
-    Audit the base model with --manifest, or merge the adapter first.
+    Name the base model with --base, or merge the adapter first.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from blockaudit.rules.base import Rule, from_faults
 RULE = Rule(
     "K110",
     "adapter-only",
-    "audit the base model with --manifest, or merge the adapter first",
+    "name the base model with --base, or merge the adapter first",
     severity="warning",
     unverified=True,
 )

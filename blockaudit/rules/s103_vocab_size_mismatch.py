@@ -49,7 +49,9 @@ def check(audit: Audit) -> Iterator[Finding]:
 
 def _tokenizer(audit: Audit, d: WrongDimension) -> str:
     """What the tokenizer beside the weights says, the third number, and which two of the three agree."""
-    size = tokenizer_size(audit.checkpoint.folder)
+    # A tokenizer that was saved with an adapter is the one that its rows were added for.
+    folders = [*audit.checkpoint.apart.values(), audit.checkpoint.folder]
+    size = next((found for folder in folders if (found := tokenizer_size(folder)) is not None), None)
     if size is None:
         return ""
     agrees = {d.declared: ", as config.json", d.found: ", as the tensors"}.get(size, ": no two agree")

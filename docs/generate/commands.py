@@ -17,7 +17,7 @@ def page() -> str:
     """The whole page."""
     root: Any = typer.main.get_command(app)
     lines = ["# Command line", "", NOTICE.format(" from the commands themselves"), ""]
-    lines += ["What the exit statuses mean: [exit-status.md](exit-status.md).", ""]
+    lines += ["What the exit statuses mean: [Exit status](exit-status.md).", ""]
     lines += _options("blockaudit", root)
     for name, command in COMMANDS.items():
         lines += _command(f"blockaudit {name}", load(name, command), 2)

@@ -17,7 +17,12 @@ def page() -> str:
     lines = ["# Manifests of the library", "", NOTICE.format(" from `manifests/`"), ""]
     lines += ["`blockaudit manifest show ID` draws one; `--manifest ID` audits against it.", ""]
     lines += ["## Written by hand", "", *_table(handmade), ""]
-    lines += ["## Drafted from executed graphs", "", "How, and which others failed: [drafted.md](drafted.md).", ""]
+    lines += [
+        "## Drafted from executed graphs",
+        "",
+        "How, and which others failed: [Drafted manifests](drafted.md).",
+        "",
+    ]
     lines += [*_table(drafted), ""]
     return "\n".join(lines).rstrip() + "\n"
 

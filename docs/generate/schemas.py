@@ -19,7 +19,7 @@ def manifests() -> str:
     """Fields of the manifests."""
     return _page(
         "Fields of the manifests",
-        "[manifest.md](manifest.md) shows how a block manifest is written; this page lists all that may stand in it.",
+        "[The block manifest](manifest.md) shows how one is written; this page lists all that may stand in it.",
         MANIFESTS,
     )
 
@@ -29,7 +29,7 @@ def documents() -> str:
     return _page(
         "Reports and settings as data",
         "Of the JSON report, the config file, the baseline and the tolerance policy. "
-        "[report.md](report.md) says how to read a report, [findings.md](findings.md) what the settings do.",
+        "What they mean: [how to read a report](report.md), [findings to live with](findings.md).",
         DOCUMENTS,
     )
 

@@ -106,6 +106,13 @@ def test_a_truncated_file(plain: Path) -> None:
     assert outcome.findings[0]["subject"] == FILE
 
 
+def test_a_file_that_ends_in_what_is_not_covered(tmp_path: Path) -> None:
+    folder = save(tmp_path / "ckpt", {"model": weights(), "optimizer": {"x": torch.zeros(300_000)}})
+    path = folder / FILE
+    path.write_bytes(path.read_bytes()[:-500_000])
+    assert inspect(folder).grave == ["truncated-file"]
+
+
 def test_a_file_that_is_not_there(plain: Path) -> None:
     (plain / FILE).unlink()
     outcome = inspect(plain)

@@ -49,9 +49,9 @@ def test_adapters() -> None:
     lora = tensors(
         base_model__model__q__lora_A__weight=("F32", (2, 4)), base_model__model__q__lora_B__weight=("F32", (4, 2))
     )
-    assert adapter_only(lora, "m", declared=False) is not None
+    assert adapter_only(lora, "m", declared=False)
     base = tensors(q__weight=("F32", (4, 4)))
-    assert adapter_only({**lora, **base}, "m", declared=False) is None
-    assert adapter_only(base, "model.safetensors", declared=True) is None
-    assert adapter_only(base, "adapter_model.safetensors", declared=True) is not None
-    assert adapter_only({}, "m", declared=True) is None
+    assert not adapter_only({**lora, **base}, "m", declared=False)
+    assert not adapter_only(base, "model.safetensors", declared=True)
+    assert adapter_only(base, "adapter_model.safetensors", declared=True)
+    assert not adapter_only({}, "m", declared=True)

@@ -54,7 +54,7 @@ def read_folder(folder: str) -> Read:
     if not model:
         text = f"its {len(metadata.tensors):,} tensors are training state, and none is a model's"
         return Read((unread(path, NAME, 0, CONTAINER),), (Fault("sharded-training-state", NAME, text),))
-    files, faults = _files(folder, model)
+    files, faults = _files(folder, model, _ends(metadata))
     return Read(tuple(files), (*_chunk_faults(model), *faults), len(metadata.tensors) - len(model), prefix)
 
 
@@ -98,16 +98,25 @@ def _chunk_faults(model: Mapping[str, Tensor]) -> Iterable[Fault]:
         )
 
 
-def _files(folder: str, model: Mapping[str, Tensor]) -> tuple[list[FileHeader], list[Fault]]:
-    """One header for each file that holds a chunk, and what is wrong with the files and with the places in them."""
-    owned: dict[str, dict[str, TensorHeader]] = {}
+def _ends(metadata: Metadata) -> dict[str, tuple[int, str]]:
+    """How far each file must reach, and the tensor that needs it; training state counts, for the file is one."""
     ends: dict[str, tuple[int, str]] = {}
-    faults = list(_places(model))
-    for key, tensor in model.items():
+    for key, tensor in metadata.tensors.items():
         for place in (c.place for c in tensor.chunks if c.place is not None):
             end = place.start + place.length
             if end > ends.get(place.file, (-1, ""))[0]:
                 ends[place.file] = end, key
+    return ends
+
+
+def _files(
+    folder: str, model: Mapping[str, Tensor], ends: Mapping[str, tuple[int, str]]
+) -> tuple[list[FileHeader], list[Fault]]:
+    """One header for each file that holds a chunk, and what is wrong with the files and with the places in them."""
+    owned: dict[str, dict[str, TensorHeader]] = {}
+    faults = list(_places(model))
+    for key, tensor in model.items():
+        for place in (c.place for c in tensor.chunks if c.place is not None):
             owned.setdefault(place.file, {})
         first = next((c.place for c in tensor.chunks if c.place is not None), None)
         # What no chunk of is stored is still a tensor that the metadata names.

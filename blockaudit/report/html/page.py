@@ -148,6 +148,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     dtypes = ", ".join(f"{name} {number:,}" for name, number in sorted(subject.dtypes.items())[:12])
     facts = [
         ("source", subject.source),
+        ("base", subject.base),
         ("format", subject.format),
         ("revision", subject.revision),
         ("tensors", f"{subject.tensors:,} ({dtypes})" if dtypes else f"{subject.tensors:,}"),
