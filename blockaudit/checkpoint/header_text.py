@@ -13,17 +13,17 @@ import msgspec
 
 from blockaudit.checkpoint.files import short
 from blockaudit.checkpoint.jsontext import MANY, BadJsonError, Pairs, check_size, parse_pairs
-from blockaudit.records.checkpoint import TensorHeader
+from blockaudit.records.checkpoint import MAX_RANK, TensorHeader
 
 # Possessive: what has been matched is not remembered, or a text of megabytes would take gigabytes.
-_METADATA = re.compile(
-    rb'\{\s*"__metadata__"\s*:\s*(\{(?:[^{}"]++|"(?:[^"\\]++|\\.)*+")*+\})\s*(,?)', re.DOTALL
-)
+_METADATA = re.compile(rb'\{\s*"__metadata__"\s*:\s*(\{(?:[^{}"]++|"(?:[^"\\]++|\\.)*+")*+\})\s*(,?)', re.DOTALL)
 _TENSORS = msgspec.json.Decoder(dict[str, TensorHeader])
 _STRINGS = msgspec.json.Decoder(dict[str, str])
 # Quotes that one tensor's entry holds: its key, three field names and the dtype.
 _QUOTES = 10
 _FIELDS = ("dtype", "shape", "data_offsets")
+# Beyond this a number is not wrong by a bit or a sign: somebody made it long.
+_ABSURD = 2**70
 
 
 class HeaderText(msgspec.Struct, frozen=True):
@@ -64,6 +64,8 @@ def _is_size(value: Any) -> bool:
 def _sizes(value: Any, name: str) -> tuple[int, ...]:
     if not isinstance(value, list) or isinstance(value, Pairs) or not all(_is_size(v) for v in value):  # pyright: ignore[reportUnknownVariableType]
         raise BadJsonError(f"{name} is not a list of whole numbers")
+    if len(value) > MAX_RANK or any(abs(v) >= _ABSURD for v in value):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        raise BadJsonError(f"{name} has more numbers, or longer ones, than can be computed with")
     return tuple(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 

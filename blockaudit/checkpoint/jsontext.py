@@ -7,8 +7,8 @@ import re
 from typing import Any, cast
 
 MAX_DEPTH = 100
-# Signs that begin or part values. A header of 90,000 tensors has 800,000 of them, a config.json with 20,000 labels twice
-# 40,000. Every value costs up to a hundred bytes of memory, and so two bytes of a hostile file.
+# Signs that begin or part values: a header of 90,000 tensors has 800,000 of them, a config.json with 20,000 labels
+# 40,000. A hostile file can make two bytes into a value, and a value takes a hundred bytes of memory.
 MANY = 2_000_000
 _SOME = 400_000
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")

@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterable
 
 from blockaudit.checkpoint.files import short
-from blockaudit.records.checkpoint import DTYPE_BITS, Fault, TensorHeader
+from blockaudit.records.checkpoint import DTYPE_BITS, MAX_RANK, Fault, TensorHeader
 
-MAX_RANK = 1024
 _U64 = 2**64
 
 Entry = tuple[str, TensorHeader]

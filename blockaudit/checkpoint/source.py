@@ -215,9 +215,9 @@ def _open_file(source: str) -> Checkpoint:
 
 
 def models_of(source: str, speaks: Speaks) -> tuple[str, ...]:
-    """The sub-folders of a folder of several modules (diffusers) that hold a text model; none where it is no such folder.
+    """The sub-folders of a folder of several modules (diffusers) that hold a text model.
 
-    Of a hub none are told.
+    None where it is no such folder, nor of a hub.
     """
     bundle = read_bundle(source) if os.path.isdir(source) else None
     return bundle.models(speaks) if bundle is not None else ()

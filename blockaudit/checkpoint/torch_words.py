@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from blockaudit.checkpoint.layout import MAX_RANK
 from blockaudit.checkpoint.pickle_machine import put
 from blockaudit.checkpoint.refusal import RefusedError, malformed, unsafe
-from blockaudit.records.checkpoint import DTYPE_BITS
+from blockaudit.records.checkpoint import DTYPE_BITS, MAX_RANK
 
 _STORAGES = {
     "Float": "F32", "Half": "F16", "BFloat16": "BF16", "Double": "F64", "Long": "I64", "Int": "I32", "Short": "I16",

@@ -288,7 +288,7 @@ class _Binder:
         if when is None or when is UNSET:
             return layers, True
         if isinstance(when, str) and "l" in grammar.symbols(when):
-            said = {n: self.resolver.expression(when, l=n) for n in layers}
+            said = self.resolver.by_layer(when, layers)
             if not all(r.known for r in said.values()):
                 return layers, None
             kept = tuple(n for n, r in said.items() if r.value)
@@ -299,7 +299,7 @@ class _Binder:
     def _layer_kinds(self, stack: Stack, layers: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
         kinds: dict[str, tuple[int, ...]] = {}
         for kind, text in stack.layer_kinds.items():
-            said = {n: self.resolver.expression(text, l=n) for n in layers}
+            said = self.resolver.by_layer(text, layers)
             kinds[kind] = tuple(n for n, r in said.items() if r.value or not r.known)
         return kinds
 

@@ -110,7 +110,7 @@ def _attention(spec: Attention, layers: tuple[int, ...], resolver: Resolver) -> 
 def _layers(when: Any, layers: tuple[int, ...], resolver: Resolver) -> Resolved:
     """The layers where a condition holds."""
     if isinstance(when, str) and "l" in grammar.symbols(when):
-        said = {n: resolver.expression(when, l=n) for n in layers}
+        said = resolver.by_layer(when, layers)
         keys = tuple(dict.fromkeys(k for r in said.values() for k in r.keys))
         return Resolved(tuple(n for n, r in said.items() if r.value), all(r.known for r in said.values()), keys)
     said = resolver.condition(when)

@@ -12,11 +12,13 @@ import math
 import operator
 import warnings
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
 MAX_LENGTH = 400
 LARGEST = 2**63
+_NO_VALUE = (TypeError, ValueError, ArithmeticError, LookupError)
 
 
 class ExpressionError(ValueError):
@@ -29,6 +31,18 @@ class UnknownSymbol(ExpressionError):
     def __init__(self, symbol: str) -> None:
         super().__init__(f"symbol {symbol!r} has no value")
         self.symbol = symbol
+
+
+class _Outside(ExpressionError):
+    """A part of an expression with operands that it does not take: put into words only where somebody reads it."""
+
+    def __init__(self, node: ast.expr, why: str, *operands: Any) -> None:
+        super().__init__(why)
+        self._said = (node, why, operands)
+
+    def __str__(self) -> str:
+        node, why, operands = self._said
+        return f"{ast.unparse(node)}: {why}" + (f" {' and '.join(map(repr, operands))}" if operands else "")
 
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -84,11 +98,62 @@ def symbols(text: str) -> tuple[str, ...]:
 
 def evaluate(text: str, env: Mapping[str, Any]) -> Any:
     """The value of `text` where `env` gives each symbol. Raises UnknownSymbol, ExpressionError."""
+    return _valued(text, parse(text), env)
+
+
+def function_of(symbol: str, text: str, env: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """`text` as a function of one symbol, where `env` gives all others: what they decide is worked out here, once.
+
+    The function gives what `evaluate` gives, and raises what it raises.
+    """
+    others = {name: value for name, value in env.items() if name != symbol}
+    tree = _Folding(others).visit(deepcopy(parse(text)))
+    return lambda value: _valued(text, tree, {**others, symbol: value})
+
+
+class _Folding(ast.NodeTransformer):
+    """Puts values in the place of the largest parts of a tree that have one under `env`."""
+
+    def __init__(self, env: Mapping[str, Any]) -> None:
+        self._env = env
+
+    def visit(self, node: ast.AST) -> Any:
+        if not isinstance(node, ast.expr):
+            return node
+        try:
+            return ast.Constant(_walk(node, self._env))
+        except (ExpressionError, *_NO_VALUE):
+            pass  # it reads the free symbol, or fails wherever it is reached
+        folded = self.generic_visit(node)
+        if isinstance(folded, ast.Compare) and isinstance(folded.ops[0], ast.In | ast.NotIn) and len(folded.ops) == 1:
+            folded.comparators = [_members(c) for c in folded.comparators]
+        return folded
+
+
+def _members(node: ast.expr) -> ast.expr:
+    """A list whose members are asked for again and again."""
+    held: Any = node.value if isinstance(node, ast.Constant) else None
+    return ast.Constant(_Members(held)) if isinstance(held, list) else node  # pyright: ignore[reportArgumentType]
+
+
+class _Members:
+    """The members of a list of config.json, found without going through it: a hostile one is long."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self._items = items
+        self._scalars = frozenset(i for i in items if not isinstance(i, list | dict))
+
+    def __contains__(self, item: Any) -> bool:
+        # A list or an object equals no scalar.
+        return item in (self._items if isinstance(item, list | dict) else self._scalars)
+
+
+def _valued(text: str, tree: ast.expr, env: Mapping[str, Any]) -> Any:
     try:
-        value = _walk(parse(text), env)
+        value = _walk(tree, env)
     except ExpressionError:
         raise
-    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
+    except _NO_VALUE as error:
         raise ExpressionError(f"{text!r} has no value: {error}") from error
     if isinstance(value, int | float) and abs(value) > LARGEST:
         raise ExpressionError(f"{text!r} is larger than 2**63")
@@ -112,15 +177,15 @@ def _arithmetic(node: ast.BinOp, env: Mapping[str, Any]) -> Any:
     a, b = _walk(node.left, env), _walk(node.right, env)
     # Numbers only: a string or list times a number would be an allocation that the manifest chooses.
     if not all(isinstance(x, int | float) and abs(x) <= LARGEST for x in (a, b)):
-        raise ExpressionError(f"{ast.unparse(node)}: arithmetic on {a!r} and {b!r}")
+        raise _Outside(node, "arithmetic on", a, b)
     if isinstance(node.op, ast.Pow) and (abs(b) > 64 or abs(a) > 2**32):
-        raise ExpressionError(f"{ast.unparse(node)}: power out of range")
+        raise _Outside(node, "power out of range")
     operation = _BINARY.get(type(node.op))
     if operation is None:
         raise ExpressionError(f"{ast.unparse(node)}: {type(node.op).__name__} is not part of the grammar")
     value = operation(a, b)
     if isinstance(value, complex):
-        raise ExpressionError(f"{ast.unparse(node)}: a root of a negative number")
+        raise _Outside(node, "a root of a negative number")
     return value
 
 

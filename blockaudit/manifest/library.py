@@ -12,7 +12,7 @@ import msgspec
 from blockaudit import resources
 from blockaudit.manifest.fields import inherited
 from blockaudit.manifest.load import LoadedManifest, library, load
-from blockaudit.manifest.text_stack import text_configs
+from blockaudit.manifest.text_stack import text_class, text_configs
 from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.manifest import Manifest
 
@@ -45,7 +45,12 @@ def effective_config(config: dict[str, Any] | None) -> dict[str, Any] | None:
     """
     if config is None or _by_config(config) is not None:
         return config
-    return next((inner for inner in text_configs(config) if _by_config(inner) is not None), config)
+    for inner in text_configs(config):
+        family = _by_config(inner)
+        if family is not None:
+            name = None if inner.get("architectures") else text_class(config, signatures()[family].classes)
+            return {**inner, "architectures": [name]} if name else inner
+    return config
 
 
 def speaks_of(config: dict[str, Any] | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 # Names of nested configs that describe a text stack, in the order in which they are tried.
@@ -27,6 +27,21 @@ def text_configs(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
         # Older configs keep the text stack's fields beside vision_config, and the class moves them inside.
         flat = {key: value for key, value in config.items() if key != "architectures"}
         yield {**flat, "model_type": f"{model_type}_text"}
+
+
+def text_class(config: dict[str, Any], classes: Sequence[str]) -> str | None:
+    """The class of the text stack's family that has the head which the larger model's class has; None where unsure.
+
+    classes: the family's, the main one first and the one without a head last.
+    """
+    named = cast("Any", config.get("architectures"))
+    outer = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
+    _, word, task = outer.partition("For")
+    if outer.endswith("Model"):
+        return classes[-1] if classes and classes[-1].endswith("Model") else None
+    if word and task in ("ConditionalGeneration", "CausalLM"):
+        return classes[0] if classes else None
+    return next((name for name in classes if word and name.endswith(f"For{task}")), None)
 
 
 def _at(config: dict[str, Any], place: tuple[str, ...]) -> tuple[dict[str, Any] | None, dict[str, Any]]:

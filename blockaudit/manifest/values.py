@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from blockaudit.manifest import grammar
 from blockaudit.records.bound import Resolved
@@ -93,20 +94,56 @@ class Resolver:
     def expression(self, text: str, **extra: Any) -> Resolved:
         """The value of an expression over dims and `extra` (the layer number)."""
         parts: list[Resolved] = []
-        env = dict(extra)
         try:
-            for name in grammar.symbols(text):
-                if name not in env:
-                    part = self.dim(name)
-                    parts.append(part)
-                    if not part.known:
-                        return _joined(None, parts, known=False)
-                    env[name] = part.value
-            return _joined(grammar.evaluate(text, env), parts)
+            env = self._env(text, extra, parts)
+            return _joined(None, parts, known=False) if env is None else _joined(grammar.evaluate(text, env), parts)
         except grammar.ExpressionError as error:
-            keys = _joined(None, parts, known=False)
-            self._problem(f"{text!r} cannot be computed: {error}", keys.keys)
-            return keys
+            return self._uncomputed(text, error, parts)
+
+    def by_layer(self, text: str, layers: Sequence[int]) -> dict[int, Resolved]:
+        """The value of an expression in each layer (`l`); what does not depend on the layer is worked out once.
+
+        Where it cannot be computed it is unknown, and the first such layer says why.
+        """
+        if not layers:
+            return {}
+        parts: list[Resolved] = []
+        try:
+            env = self._env(text, {"l": layers[0]}, parts)
+        except grammar.ExpressionError as error:
+            return dict.fromkeys(layers, self._uncomputed(text, error, parts))
+        if env is None:
+            return dict.fromkeys(layers, _joined(None, parts, known=False))
+        value_in, known = grammar.function_of("l", text, env), _joined(None, parts)
+        unknown: Resolved | None = None
+        said: dict[int, Resolved] = {}
+        for layer in layers:
+            try:
+                said[layer] = replace(known, value=value_in(layer))
+            except grammar.ExpressionError:
+                unknown = unknown or self.expression(text, l=layer)
+                said[layer] = unknown
+        return said
+
+    def _env(self, text: str, given: Mapping[str, Any], parts: list[Resolved]) -> dict[str, Any] | None:
+        """The values of the symbols of `text`, each noted in `parts`; None from the first that is not known.
+
+        Raises grammar.ExpressionError where there is no such symbol.
+        """
+        env = dict(given)
+        for name in grammar.symbols(text):
+            if name not in env:
+                part = self.dim(name)
+                parts.append(part)
+                if not part.known:
+                    return None
+                env[name] = part.value
+        return env
+
+    def _uncomputed(self, text: str, error: grammar.ExpressionError, parts: list[Resolved]) -> Resolved:
+        unknown = _joined(None, parts, known=False)
+        self._problem(f"{text!r} cannot be computed: {error}", unknown.keys)
+        return unknown
 
     def condition(self, when: str | Bound | None, **extra: Any) -> Resolved:
         """A `when` clause; absent means true."""

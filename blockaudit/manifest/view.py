@@ -42,7 +42,7 @@ class View:
         if not stack.layer_kinds:
             return {"": layers}
         return {
-            kind: tuple(n for n in layers if self._resolver.expression(text, l=n).value)
+            kind: tuple(n for n, said in self._resolver.by_layer(text, layers).items() if said.value)
             for kind, text in stack.layer_kinds.items()
         }
 
@@ -63,7 +63,7 @@ class View:
         if when is None or when is UNSET:
             return True
         if isinstance(when, str) and "l" in grammar.symbols(when):
-            return any(self._resolver.expression(when, l=n).value for n in layers)
+            return any(said.value for said in self._resolver.by_layer(when, layers).values())
         return bool(self._resolver.condition(when).value)
 
 

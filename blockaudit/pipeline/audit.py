@@ -75,9 +75,9 @@ def inspect(
 ) -> Report:
     """Reconcile what a manifest declares with what a checkpoint stores.
 
-    source: a folder, a weight file, a shard index or hf://org/name. part: of a folder of several modules (diffusers), the
-    sub-folder of the text model to audit; `models_of` tells them. base: the model that a PEFT adapter as source is added to, whose merged
-    function is audited. manifest: a library id or a file; by default chosen
+    source: a folder, a weight file, a shard index or hf://org/name. part: of a folder of several modules (diffusers),
+    the sub-folder of the text model to audit; `models_of` tells them. base: the model that a PEFT adapter (source) is
+    added to, so that their merged function is audited. manifest: a library id or a file; by default chosen
     from config.json, else from the keys. level: `headers`, `values`, `graph` (the operators that the model code runs;
     needs torch and transformers) or `values,graph`. select, ignore: rule codes, names or prefixes. strict: warnings
     reject. candidate: `FILE.py:NAME`, a user's own module (its code is run) that `graph` runs in place of the class
@@ -453,7 +453,8 @@ def subject_of(checkpoint: Checkpoint, logical: Mapping[str, TensorHeader] | Non
         format=checkpoint.format,
         files=tuple(f.name for f in checkpoint.files),
         tensors=len(checkpoint.tensors),
-        parameters=sum(prod(shape) * count for shape, count in shapes.items()),
+        # A shape that no memory holds is a fault, and no number of parameters.
+        parameters=sum(held * count for shape, count in shapes.items() if 0 < (held := prod(shape)) < 2**64),
         bytes=sum(header.nbytes for header in checkpoint.tensors.values()),
         dtypes=dict(sorted(dtypes.items())),
         revision=origin.revision if origin else "",

@@ -75,7 +75,7 @@ def _absent(
     gone = [p for p in adapter.pairs if names[f"{p.module}.weight"] not in known]
     if gone:
         modules = ", ".join(dict.fromkeys(short(p.module) for p in gone[:4]))
-        keys = tuple(key for p in gone for key in p.keys())
+        keys = tuple(key for p in gone for key in p.stored())
         text = f"{len(gone):,} of {len(adapter.pairs):,} adapted modules are not in the base: {modules}"
         yield Fault("adapter-target-mismatch", file, text, keys, "a weight of the base", None, "keys of the base")
 
@@ -128,7 +128,7 @@ def _fits(part: str, have: Shape, out: int, into: int) -> bool:
 
 
 def _gaps(adapter: Adapter, names: Mapping[str, str], known: Mapping[str, TensorHeader], file: str) -> Iterator[Fault]:
-    """Modules of the base that are like the adapted ones in every other layer, or named as targets, and have no pair."""
+    """Modules of the base that are named as targets, like those adapted in other layers or not, and have no pair."""
     mine = {names[f"{p.module}.weight"] for p in adapter.pairs}
     alike = {spelling for spelling, _ in expand.templates_of(sorted(mine & known.keys()))}
     lost: list[str] = []
@@ -150,7 +150,10 @@ def _gaps(adapter: Adapter, names: Mapping[str, str], known: Mapping[str, Tensor
 
 
 def _meant(adapter: Adapter, key: str) -> bool:
-    """Whether a module of this layer is to be adapted: layers_to_transform counts the first number of a path."""
+    """Whether a module is to be adapted: not excluded, and in a layer of layers_to_transform (the first number)."""
+    module = key.removesuffix(".weight")
+    if adapter.excluded is None or any(ends_with(module, name) for name in adapter.excluded):
+        return False
     if adapter.layers is None:
         return True
     number = next((int(word) for word in key.split(".") if word.isdecimal()), None)

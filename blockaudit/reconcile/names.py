@@ -98,7 +98,7 @@ def _root(
 
 
 def _along(strangers: list[str], expected: Collection[str], old: str, new: str) -> dict[str, str]:
-    """Names that fit nothing and stand below the old root: a surplus layer is one of the model, wherever that stands."""
+    """Names that fit nothing and stand below the old root, such as those of a surplus layer."""
     if not old:
         return {}
     roots = {key.partition(".")[0] for key in expected}

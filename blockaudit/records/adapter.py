@@ -28,7 +28,7 @@ class Adapter(msgspec.Struct, frozen=True):
     """`kind` is the peft_type, `base` the model that it was made for, `read` whether this kind is understood.
 
     `whole` are parameters that stand in place of the base's: name in the base's class -> key in the file. `tokens` are
-    rows of embeddings that replace the base's: module -> key. `transposed` is fan_in_fan_out.
+    rows of embeddings that replace the base's: module -> key. `excluded` is None where the config gives a pattern.
     """
 
     kind: str
@@ -40,6 +40,6 @@ class Adapter(msgspec.Struct, frozen=True):
     says: str = ""
     targets: tuple[str, ...] = ()
     layers: frozenset[int] | None = None
-    transposed: bool = False
+    excluded: tuple[str, ...] | None = ()
     # Modules that adapter_config.json lists and no key belongs to.
     unmatched: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -16,6 +16,12 @@ DTYPE_BITS: dict[str, int] = {
 }  # fmt: skip
 
 
+# Dimensions of one tensor: NumPy has no more, and PyTorch no use for them.
+MAX_RANK = 64
+# Held to where a header is decoded: what is longer is read the slow way, which says what is wrong.
+_Number = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
 class TensorHeader(msgspec.Struct, frozen=True, gc=False):
     """One tensor as a header describes it.
 
@@ -26,8 +32,8 @@ class TensorHeader(msgspec.Struct, frozen=True, gc=False):
     """
 
     dtype: str
-    shape: tuple[int, ...]
-    data_offsets: tuple[int, int]
+    shape: Annotated[tuple[_Number, ...], msgspec.Meta(max_length=MAX_RANK)]
+    data_offsets: tuple[_Number, _Number]
 
     @property
     def nbytes(self) -> int:

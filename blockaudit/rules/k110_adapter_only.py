@@ -1,8 +1,8 @@
 """The checkpoint holds an adapter and no model.
 
 What it means:
-    Every key belongs to a PEFT adapter. Its own keys and shapes were held to adapter_config.json; what it is added to was
-    not read. With --base this stands only for kinds of adapters that are not read: the base alone was audited then.
+    Every key belongs to a PEFT adapter. Its own keys and shapes were held to adapter_config.json; what it is added to
+    was not read. With --base this is said of kinds that are not read alone: then only the base was audited.
 
 Why it matters:
     An adapter changes a base model's function and has no block contract of its own.

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import json
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,12 @@ BROKEN: dict[str, Any] = {
     "shape of strings": entry(shape=["2"]),
     "three offsets": entry(data_offsets=[0, 4, 8]),
     "one offset": entry(data_offsets=[8]),
+    "two thousand dimensions": entry(shape=[1] * 2000),
+    "a shape of a thousand digits": entry(shape=[10**1000]),
+    "a negative shape of a thousand digits": entry(shape=[-(10**1000)]),
+    "offsets of a thousand digits": entry(data_offsets=[-(10**1000), 10**1000]),
+    "more values than can be held": b'{"a":[' + b"0," * 2_000_000 + b"0]}",
+    "more tensors than can be held": b"{" + b",".join(b'"%d":{}' % i for i in range(1_000_001)) + b"}",
     "metadata of numbers": {"__metadata__": {"a": 1}, "a": F32},
     "metadata a list": {"__metadata__": [], "a": F32},
     "metadata nested": {"__metadata__": {"a": {"b": "c"}}, "a": F32},
@@ -167,7 +174,6 @@ WRONG: dict[str, tuple[dict[str, Any], tuple[Any, Any]]] = {
     "negative shape": (entry(shape=[-2, -1]), (None, None)),
     "shape of 2**64": (entry(shape=[2**64]), (None, None)),
     "product beyond memory": (entry(shape=[2**40, 2**40]), (None, None)),
-    "two thousand dimensions": (entry(shape=[1] * 2000), (None, None)),
     "half a byte": (entry(dtype="F4", shape=[3], data_offsets=[0, 1]), (None, None)),
     "range runs backwards": (entry(data_offsets=[8, 0]), (None, None)),
     "negative offset": (entry(data_offsets=[-8, 0]), (None, None)),
@@ -235,3 +241,29 @@ def test_a_name_of_a_megabyte_is_cut_in_messages_and_whole_in_the_record(tmp_pat
     assert fault.tensors == (name,)
     assert len(fault.message) < 500
     assert len(one(written(tmp_path, {name: 1}))[1].message) < 500
+
+
+def test_metadata_of_megabytes_costs_no_gigabytes(tmp_path: Path) -> None:
+    metadata = {f"{i:06d}": '\\\\"' for i in range(100_000)}
+    path = written(tmp_path, {"__metadata__": metadata, "a": F32})
+    tracemalloc.start()
+    file, faults = read(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (faults, file.metadata) == ([], metadata)
+    # A text of 3 MB: the header itself, its copy, and the pairs made of it.
+    assert peak < 64 << 20
+
+
+def test_a_header_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", 1 << 30) + b"{")
+        file.truncate((1 << 30) + 8)  # a hole: it takes no room on the disk
+    tracemalloc.start()
+    _, fault = one(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (fault.rule, fault.expected, fault.observed) == ("corrupt-header", 100_000_000, 1 << 30)
+    assert "1,073,741,824 bytes, more than the format's limit of 100,000,000" in fault.message
+    assert peak < 1 << 20

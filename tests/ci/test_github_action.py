@@ -152,6 +152,24 @@ def test_no_input_is_read_as_shell_or_as_an_option(audit: Audit, workspace: Path
     assert not (workspace / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    ("level", "extra"), [("", ""), ("values", ""), ("graph", "[torch]"), ("values,graph", "[torch]")]
+)
+def test_torch_is_installed_where_the_level_needs_it(workspace: Path, tmp_path: Path, level: str, extra: str) -> None:
+    python, asked = tmp_path / "python", tmp_path / "asked"
+    python.write_text(
+        f"""#!/bin/sh
+        if [ "$2" = venv ]; then mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; else printf '%s\\n' "$@" > "{asked}"; fi
+        """
+    )
+    python.chmod(0o755)
+    job = run(ACTION, {"source": "x", "level": level, "python": str(python)}, workspace, tmp_path, skip=("Audit",))
+    assert job.status == 0, job.log
+    words = asked.read_text().splitlines()
+    assert words[-1] == f"{ROOT}{extra}"
+    assert words[words.index("--constraint") + 1] == str(ROOT / "constraints.txt")
+
+
 @pytest.mark.index
 def test_the_install_step_installs_the_action_s_own_checkout(workspace: Path, tmp_path: Path) -> None:
     """The whole action, from a folder with a space in its name."""

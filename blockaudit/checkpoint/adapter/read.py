@@ -46,7 +46,7 @@ def read_adapter(
         says=_says(keys, said),
         targets=said.targets or (),
         layers=said.layers,
-        transposed=said.transposed,
+        excluded=said.excluded,
         unmatched=_unmatched(keys, said) if read else (),
     )
     if adapter.unmatched:
@@ -103,7 +103,7 @@ def _halves(keys: Keys, said: Settings | None, file: str) -> Iterator[Fault]:
         if lone:
             yield _fault("adapter-incomplete", file, what, lone, "tensor headers", "both", f"lora_{part} alone")
     if said is not None and said.dora:
-        bare = [p.keys()[0] for p in keys.pairs if "magnitude" not in p.parts and {"A", "B"} <= p.parts.keys()]
+        bare = [p.stored()[0] for p in keys.pairs if "magnitude" not in p.parts and {"A", "B"} <= p.parts.keys()]
         if bare:
             what = "DoRA without lora_magnitude_vector beside"
             yield _fault("adapter-incomplete", file, what, bare, f"{NAME}: use_dora", "a magnitude vector", None)
@@ -120,10 +120,10 @@ def _ranks(keys: Keys, said: Settings, file: str) -> Iterator[Fault]:
         a, b = pair.shape("A"), pair.shape("B")
         ranks = [s[i] for s, i in ((a, 0), (b, 1)) if s and len(s) > i]
         if len(set(ranks)) > 1:
-            apart += pair.keys()
+            apart += pair.stored()
             shape = shape or [list(s) for s in (a, b) if s]
         elif ranks and (allowed := said.expected_ranks(pair.module)) and ranks[0] not in allowed:
-            other.setdefault((ranks[0], tuple(sorted(allowed))), []).extend(pair.keys())
+            other.setdefault((ranks[0], tuple(sorted(allowed))), []).extend(pair.stored())
     if apart:
         what = "lora_A and lora_B have different ranks"
         yield _fault("adapter-shape-mismatch", file, what, apart, "tensor headers", "[r, in] and [out, r]", shape)
@@ -146,7 +146,7 @@ def _strays(keys: Keys, said: Settings, file: str) -> Iterator[Fault]:
     for pair in keys.pairs:
         known = said.targets is None or any(ends_with(pair.module, name) for name in said.targets)
         if not known and not _is_parameter(pair, said):
-            stray += pair.keys()
+            stray += pair.stored()
     targets = {pair.module for pair in keys.pairs}
     for name, key in keys.whole.items():
         module, _, last = name.rpartition(".")

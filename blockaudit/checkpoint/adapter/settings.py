@@ -25,14 +25,12 @@ class Settings(msgspec.Struct, frozen=True):
     rank: int | None
     alpha: float | None
     ranks: dict[str, int]
-    alphas: dict[str, float]
     targets: tuple[str, ...] | None
     excluded: tuple[str, ...] | None
     saved: tuple[str, ...]
     layers: frozenset[int] | None
     dora: bool
     rslora: bool
-    transposed: bool
     bias: str
     parameters: tuple[str, ...]
     tokens: int | None  # rows of prompts
@@ -74,22 +72,20 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
         kind = ""
     lora = kind.upper() == "LORA"
     rank = _whole(config, "r", faults) if lora else None
-    layers = config.get("layers_to_transform")
+    if lora:
+        _patterns(config, "alpha_pattern", float, faults)
     return Settings(
         kind=short(kind.upper(), 40),
         base=short(base) if isinstance(base, str) else "",
         rank=rank,
         alpha=_number(config, "lora_alpha", faults) if lora else None,
         ranks=_patterns(config, "rank_pattern", int, faults) if lora else {},
-        alphas=_patterns(config, "alpha_pattern", float, faults) if lora else {},
         targets=_names(config.get("target_modules")),
         excluded=_names(config.get("exclude_modules") or []),
         saved=_names(config.get("modules_to_save")) or (),
-        layers=frozenset(n for n in (layers if isinstance(layers, list) else [layers]) if isinstance(n, int))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        or None,
+        layers=_layers(config.get("layers_to_transform")),
         dora=config.get("use_dora") is True,
         rslora=config.get("use_rslora") is True,
-        transposed=config.get("fan_in_fan_out") is True,
         bias=str(config.get("bias") or "none"),
         parameters=_names(config.get("target_parameters")) or (),
         tokens=_rows(config),
@@ -120,7 +116,7 @@ def _number(config: Mapping[str, Any], key: str, faults: list[Fault]) -> float |
 
 
 def _patterns(config: Mapping[str, Any], key: str, kind: type, faults: list[Fault]) -> dict[str, Any]:
-    value = config.get(key) or {}
+    value: Any = config.get(key) or {}
     allowed = (int, float) if kind is float else (int,)
     pairs = cast("dict[str, Any]", value) if isinstance(value, dict) else {"": None}
     if all(isinstance(v, allowed) and not isinstance(v, bool) and v > 0 for v in pairs.values()):
@@ -134,6 +130,12 @@ def _names(value: Any) -> tuple[str, ...] | None:
     if not isinstance(value, list):
         return None
     return tuple(name for name in cast("list[Any]", value) if isinstance(name, str))
+
+
+def _layers(value: Any) -> frozenset[int] | None:
+    """Layers by number; None where all are meant."""
+    numbers = cast("list[Any]", value) if isinstance(value, list) else [value]
+    return frozenset(n for n in numbers if isinstance(n, int)) or None
 
 
 def _rows(config: Mapping[str, Any]) -> int | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from blockaudit.checkpoint.layout import MAX_RANK
 from blockaudit.checkpoint.pickle_machine import Described, put
 from blockaudit.checkpoint.refusal import malformed, unsafe
 from blockaudit.checkpoint.torch_words import Global, torch_dtype
+from blockaudit.records.checkpoint import MAX_RANK
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 # Where PyTorch 2.0 to 2.2 kept the properties of a tensor.
