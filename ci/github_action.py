@@ -6,6 +6,7 @@ Its exit status is that of `blockaudit inspect`.
 
 from __future__ import annotations
 
+import glob
 import html
 import json
 import os
@@ -78,7 +79,17 @@ def arguments(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
     sources = [line.strip() for line in environment["INPUT_SOURCE"].splitlines() if line.strip()]
     if not sources:
         raise InputError("source is empty: name what is to be audited, one SOURCE a line")
-    return list(options(environment)), sources
+    return list(options(environment)), [one for source in sources for one in matched(source)]
+
+
+def matched(source: str) -> list[str]:
+    """What a SOURCE with wildcards stands for, sorted (`models/*/`); any other stands for itself."""
+    if "://" in source or os.path.lexists(source) or not glob.has_magic(source):
+        return [source]
+    found = sorted(glob.glob(source))
+    if not found:
+        raise InputError(f"source {source!r} matches nothing")
+    return found
 
 
 def options(environment: Mapping[str, str]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from blockaudit.checkpoint.config import MAX_CONFIG, read_config
 from blockaudit.checkpoint.files import read_capped, short
 from blockaudit.checkpoint.index import INDEX_SUFFIX, refused_name
 from blockaudit.checkpoint.jsontext import BadJsonError, Pairs, parse_pairs
+from blockaudit.checkpoint.links import leads_out
 from blockaudit.checkpoint.weights import WEIGHT_SUFFIXES
 from blockaudit.errors import RequestError
 from blockaudit.records.checkpoint import Fault
@@ -85,7 +86,7 @@ def read_bundle(folder: str) -> Bundle | None:
 
 
 def _sentence_transformers(folder: str) -> Bundle | None:
-    if not storage.named(os.path.join(folder, MODULES)):
+    if not storage.named(os.path.join(folder, MODULES)) or leads_out(folder, MODULES):
         return None
     try:
         listed = parse_pairs(read_capped(os.path.join(folder, MODULES), MAX_CONFIG))

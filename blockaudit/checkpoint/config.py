@@ -8,6 +8,7 @@ from typing import Any
 from blockaudit.checkpoint import storage
 from blockaudit.checkpoint.files import lfs_size, read_capped, reason, short
 from blockaudit.checkpoint.jsontext import BadJsonError, parse_object
+from blockaudit.checkpoint.links import LEADS_OUT, leads_out
 from blockaudit.records.checkpoint import Fault
 
 MAX_CONFIG = 16 * 1024 * 1024
@@ -27,6 +28,8 @@ def read_config(folder: str, name: str = "config.json") -> tuple[dict[str, Any] 
     path = os.path.join(folder, name)
     if not storage.named(path):
         return None, []
+    if leads_out(folder, name):
+        return None, [_invalid(name, LEADS_OUT)]
     try:
         raw = read_capped(path, MAX_CONFIG)
     except OSError as error:

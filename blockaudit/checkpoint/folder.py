@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import msgspec
@@ -27,6 +28,8 @@ _PREFERRED = (
     "adapter_model.safetensors",
     "adapter_model.bin",
 )
+# Folders of a folder without weights that are searched for a hint.
+_LOOKED_INTO = 256
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -82,9 +85,34 @@ def _nothing(folder: str, source: str, names: list[str]) -> RequestError:
     if known is not None:
         name, (what, remedy) = known
         return RequestError(f"{source}: no weights in a format that is read: {name} is {what}: {remedy}")
+    below = _checkpoints_below(folder)
+    if below:
+        shown = ", ".join(below[:4]) + (f" and {len(below) - 4} more" if len(below) > 4 else "")
+        held = f"{len(below)} of its folders hold" if len(below) > 1 else "one of its folders holds"
+        first = os.path.join(source, below[0])
+        return RequestError(
+            f"{source}: no weights in this folder, and {held} a checkpoint ({shown}): name what to audit, as {first}"
+        )
     return RequestError(
         f"{source}: no weights in this folder: expected model.safetensors, a shard index or pytorch_model.bin"
     )
+
+
+def _checkpoints_below(folder: str) -> list[str]:
+    """Folders of this folder that weights lie in, by name, of a folder of this machine; links are not followed."""
+    if storage.is_remote(folder):
+        return []
+    with os.scandir(folder) as entries:
+        folders = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))[:_LOOKED_INTO]
+    return [name for name in folders if _holds_weights(os.path.join(folder, name))]
+
+
+def _holds_weights(folder: str) -> bool:
+    try:
+        names = storage.names_in(folder)
+    except OSError:
+        return False  # a hint is sought: what may not be listed is none
+    return any(map(is_sharded_state, names)) or any(_other_weights(names))
 
 
 def _other_weights(names: list[str]) -> list[list[str]]:

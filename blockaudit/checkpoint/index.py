@@ -13,6 +13,7 @@ import msgspec
 from blockaudit.checkpoint import storage
 from blockaudit.checkpoint.files import gc_paused, read_capped, reason, short
 from blockaudit.checkpoint.jsontext import MANY, BadJsonError, Pairs, check_size, parse_pairs
+from blockaudit.checkpoint.links import leads_out
 from blockaudit.records.checkpoint import Fault
 
 MAX_INDEX = 256 * 1024 * 1024
@@ -115,7 +116,7 @@ def read_index(path: str, name: str) -> tuple[Index | None, list[Fault]]:
 def refused_name(folder: str, shard: str) -> str:
     """Why a shard name is not followed, or an empty string.
 
-    A symlink in the folder itself is fine (a Hugging Face cache is made of them); a name that walks out is not.
+    A link to a blob of the same Hugging Face cache is followed, any other that leads out is not.
     """
     if not shard or "\0" in shard or posixpath.normpath(shard) != shard or shard in (".", ".."):
         return "is not a plain file name"
@@ -123,8 +124,10 @@ def refused_name(folder: str, shard: str) -> str:
         return "leads out of the folder"
     try:
         os.fsencode(shard)
-        if "/" not in shard or storage.is_remote(folder):
+        if storage.is_remote(folder):
             return ""  # a hub has no links
+        if leads_out(folder, shard):
+            return "is a link that leads out of the folder"
         home = os.path.realpath(folder)
         inside = os.path.realpath(os.path.join(folder, os.path.dirname(shard)))
     except (ValueError, OSError):

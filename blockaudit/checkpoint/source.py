@@ -17,6 +17,7 @@ from blockaudit.checkpoint.files import REMOTE, gc_paused
 from blockaudit.checkpoint.folder import choose, is_sharded_state, is_sidecar, names_in
 from blockaudit.checkpoint.header import unread
 from blockaudit.checkpoint.index import INDEX_SUFFIX, read_index, refused_name
+from blockaudit.checkpoint.links import LEADS_OUT, leads_out
 from blockaudit.checkpoint.recognise import adapter_only, sharded_state_fault, training_state
 from blockaudit.checkpoint.weights import (
     PICKLE_SUFFIXES,
@@ -144,6 +145,16 @@ def _open_sharded_state(source: str, folder: str, names: tuple[str, ...], sideca
     return Checkpoint(source, "sharded-torch", folder or ".", files, {}, {}, config, found, sidecars, adapter)
 
 
+def _linked_out(source: str, folder: str, name: str, sidecars: tuple[str, ...]) -> Checkpoint:
+    """A folder whose weights are a link to what is no part of it: the link is not followed."""
+    files = (unread(os.path.join(folder, name), name, 0, _container(name)),)
+    config, adapter, faults = _beside(folder)
+    found = (Fault("unreadable-file", name, f"cannot be read: {LEADS_OUT}"), *faults)
+    return Checkpoint(
+        source, _format(files, sharded=False), folder or ".", files, {}, {}, config, found, sidecars, adapter
+    )
+
+
 def _open_folder(source: str, folder: str, speaks: Speaks) -> Checkpoint:
     """A folder that is a checkpoint, or the one model of a folder of several modules."""
     bundle = read_bundle(folder)
@@ -160,6 +171,9 @@ def _open_part(source: str, folder: str, part: str, bundle: Bundle) -> Checkpoin
 
 def _open_plain(source: str, folder: str) -> Checkpoint:
     choice = choose(folder, source)
+    start = choice.name or (containers.DISTRIBUTED if choice.backend else "")
+    if start and leads_out(folder, start):
+        return _linked_out(source, folder, start, choice.sidecars)
     if choice.backend:
         return containers.open_distributed(source, folder, choice.backend, choice.sidecars)
     if choice.name.lower().endswith(".gguf"):

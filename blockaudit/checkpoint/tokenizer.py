@@ -6,6 +6,7 @@ import os
 from typing import Any, cast
 
 from blockaudit.checkpoint.files import read_capped
+from blockaudit.checkpoint.links import leads_out
 
 _CAP = 64 * 1024 * 1024
 
@@ -14,6 +15,8 @@ def tokenizer_size(folder: str) -> int | None:
     """One more than the largest token id of tokenizer.json; None where there is none that can be read."""
     import msgspec
 
+    if leads_out(folder, "tokenizer.json"):
+        return None
     try:
         data: Any = msgspec.json.decode(read_capped(os.path.join(folder, "tokenizer.json"), _CAP))
         vocabulary: Any = data["model"]["vocab"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
+from bisect import bisect
 from collections import Counter
 from struct import error as struct_error
 from typing import Any, BinaryIO
@@ -97,12 +98,22 @@ class _Archive:
         return start
 
 
-def _cached(locate: Locate) -> Locate:
+def _once(locate: Locate) -> Locate:
+    """Each storage is located once, and no two may share bytes: entries of a hostile archive can point at one place."""
     known: dict[str, int] = {}
+    spans: list[tuple[int, int, str]] = []
 
     def once(storage: Storage) -> int:
         if storage.key not in known:
-            known[storage.key] = locate(storage)
+            start = known[storage.key] = locate(storage)
+            span = (start, start + storage.nbytes, storage.key)
+            at = bisect(spans, span)
+            for other in spans[max(at - 1, 0) : at + 1]:
+                if other[0] < span[1] and start < other[1]:
+                    text = f"the storages {other[2][:40]} and {storage.key[:40]} lie in the same bytes of the zip"
+                    raise RefusedError("overlapping-tensors", text)
+            if storage.nbytes:
+                spans.insert(at, span)
         return known[storage.key]
 
     return once
@@ -113,7 +124,7 @@ def _read(file: BinaryIO, size: int) -> tuple[Any, Locate]:
     if archive.prefix + "byteorder" in archive.by_name and archive.small("byteorder", 64) != b"little":
         raise _refuse("a file from a big-endian machine", "save it anew")
     root = Machine(TorchWords()).run(io.BytesIO(archive.small("data.pkl", MAX_PICKLE)))
-    return root, _cached(archive.locate)
+    return root, _once(archive.locate)
 
 
 def read_zip(file: BinaryIO, size: int) -> tuple[Any, Locate]:

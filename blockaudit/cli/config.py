@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from blockaudit.cli.toml_lines import line_of
+from blockaudit.cli.toml_lines import line_of, no_date
 from blockaudit.errors import RequestError
 from blockaudit.records.report import Place
 from blockaudit.records.suppression import Waiver
@@ -122,7 +122,7 @@ def _table(file: Path) -> dict[str, Any] | None:
     except UnicodeDecodeError as error:
         raise RequestError(f"{file}: expected UTF-8: {error.reason} at byte {error.start}") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise RequestError(f"{file}: not TOML: {error}") from error
+        raise RequestError(f"{file}: not TOML: {error}{no_date(data.decode('utf-8'))}") from error
     tool = whole.get("tool")
     own = cast("dict[str, Any]", tool).get("blockaudit") if isinstance(tool, dict) else None
     if not shared and own is None:

@@ -22,7 +22,8 @@ Code = Annotated[
     str,
     typer.Argument(
         metavar="CODE|NAME|FIELD",
-        help="A rule (N201, epsilon-mismatch), or a field of the contract (decoder.final_norm.epsilon, epsilon).",
+        help="A rule (N201, epsilon-mismatch) or rules that begin so (N2), a field of the contract "
+        "(decoder.final_norm.epsilon, epsilon), or a place with its fields (decoder.final_norm).",
         autocompletion=completion.rule,
     ),
 ]
@@ -84,5 +85,5 @@ def _facts(rule: dict[str, Any]) -> Line:
     if not rule["waivable"]:
         facts.append("cannot be waived")
     if rule["lab"]:
-        facts.append(f"lab {', '.join(map(str, rule['lab']))}")
+        facts.append(f"failure lab {', '.join(map(str, rule['lab']))}")
     return ((f"  ({'; '.join(facts)})", "dim"),)

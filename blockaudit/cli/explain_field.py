@@ -20,12 +20,16 @@ _ASKED = {"stored": "headers", "executed": "--level graph", "measured": "conform
 
 
 def explained(name: str, manifest: str | None) -> Explained:
-    """A field by its whole name or its end. Raises RequestError for one that there is not."""
+    """A field by its whole name or its end, a place with its fields, or rules that begin so. Raises RequestError."""
     found = field(name)
     if found is None:
-        raise RequestError(
-            f"no rule {name!r} and no field of the contract{_near(name)} (`blockaudit rules` lists the rules)"
-        )
+        from blockaudit.cli import explain_place
+
+        place = explain_place.explained(name, manifest)
+        if place is not None:
+            return place
+        near = explain_place.near_code(name) or _near(name)
+        raise RequestError(f"no rule {name!r} and no field of the contract{near} (`blockaudit rules` lists the rules)")
     data = _general(name, found)
     if manifest is not None:
         data["manifest"] = _of_manifest(name, manifest)
@@ -49,7 +53,7 @@ def _general(name: str, found: ContractField) -> dict[str, Any]:
     lab = sorted({number for rule in rules for number in rule.lab})
     return {
         "field": name,
-        "meaning": found.meaning or schema.get("description", ""),
+        "meaning": meaning(found),
         "values": list(_values(schema)),
         "witnesses": {
             "declared": "the block manifest",
@@ -59,6 +63,11 @@ def _general(name: str, found: ContractField) -> dict[str, Any]:
         "rules": [{"code": rule.code, "name": rule.name, "severity": rule.severity} for rule in rules],
         "sources": [*map(citations.section, found.sections), *map(citations.lab, lab)],
     }
+
+
+def meaning(found: ContractField) -> str:
+    """What a field is, in the words of the schema where it has them."""
+    return found.meaning or _defined(found).get("description", "")
 
 
 def _defined(found: ContractField) -> dict[str, Any]:
@@ -135,5 +144,7 @@ def sources(cited: Sequence[str], width: int) -> list[Line]:
     """The section that says where it comes from; nothing where nothing is known."""
     if not cited:
         return []
-    lines: list[Line] = [(), (("Where it comes from", "head"),)]
+    specified = any(one.startswith("specification ") for one in cited)
+    where: Line = (("Where it comes from", "head"), *([(f"  ({citations.SPECIFICATION})", "dim")] if specified else []))
+    lines: list[Line] = [(), where]
     return lines + [line for one in cited for line in wrapped("  ", escape(one), width)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -90,13 +89,14 @@ def inspect(
     ask = asked(given, [*(sources or ()), *below], {"--candidate": options.file_of(candidate), "--base": base}, quiet)
     output.check_report_paths(ask.report, below)
 
-    parts = _parts(sources or ())
+    found = [(name, source, part) for source in sources or () for name, part in _parts(source)]
+    parts = {name: (source, part) for name, source, part in found}
 
-    def audit(source: str | None) -> Report:
-        folder, part = parts.get(source or "", (source, None))
+    def audit(name: str | None) -> Report:
+        source, part = parts[name] if name is not None else (None, None)
         with progress_bar("values" in ask.level and not quiet) as progress:
             return pipeline.inspect(
-                folder,
+                source,
                 part=part,
                 base=base,
                 manifest=ask.manifest,
@@ -115,16 +115,10 @@ def inspect(
             )
 
     shown = Presentation(ask.format_name, ask.report, quiet, no_color, ask.allow_unverified)
-    return audit_each([*parts] or [None], audit, shown)
+    return audit_each([name for name, _, _ in found] or [None], audit, shown)
 
 
-def _parts(sources: Sequence[str]) -> dict[str, tuple[str, str | None]]:
-    """What is audited, by the name that its report has: of a folder with several text models each is a SOURCE."""
-    found: dict[str, tuple[str, str | None]] = {}
-    for source in sources:
-        models = pipeline.models_of(source)
-        if len(models) > 1:
-            found |= {f"{source.rstrip('/')}/{model}": (source, model) for model in models}
-        else:
-            found[source] = source, None
-    return found
+def _parts(source: str) -> list[tuple[str, str | None]]:
+    """What is audited of a SOURCE, by the name that its report has: each text model of a folder with several."""
+    models = pipeline.models_of(source)
+    return [(f"{source.rstrip('/')}/{model}", model) for model in models] if len(models) > 1 else [(source, None)]

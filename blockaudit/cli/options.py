@@ -51,7 +51,8 @@ ReportPaths = Annotated[
     typer.Option(
         "--report",
         metavar="PATH",
-        help="Also write the report to PATH, whose suffix picks the format (.json .html .xml .sarif .md). Repeatable.",
+        help="Also write the report to PATH, whose suffix picks the format (.txt .json .html .xml .sarif .md). "
+        "Repeatable.",
         rich_help_panel=_OUTPUT,
     ),
 ]

@@ -47,10 +47,11 @@ def rules(format_name: Format = "text", no_color: options.NoColor = False) -> in
 
 
 def _text(entries: Sequence[Entry], color: bool) -> str:
-    return paint(table([_line(row(e)) for e in entries]), color)
+    return paint(table([line_of_rule(row(e)) for e in entries]), color)
 
 
-def _line(rule: dict[str, Any]) -> list[Span]:
+def line_of_rule(rule: dict[str, Any]) -> list[Span]:
+    """One row of the list."""
     return [
         (rule["code"], "head"),
         (rule["name"], ""),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from datetime import date
 
+# A date as TOML writes it, alone or before a time.
+_DATE = re.compile(r"^[^#\"'=]*=\s*(\d{4}-\d{1,2}-\d{1,2})(?![\d-])", re.MULTILINE)
 _HEADER = re.compile(r"^\s*(\[\[?)\s*([^\]]+?)\s*\]")
 
 
@@ -28,3 +31,14 @@ def line_of(text: str, table: str, key: str, number: int = 0) -> int:
         elif inside and assigned is not None and assigned.match(line):
             return at
     return 0
+
+
+def no_date(text: str) -> str:
+    """For a text that is not TOML: the first date in it that is none (`2026-12-32`), for the parser says no more of it."""
+    for found in _DATE.finditer(text):
+        try:
+            date.fromisoformat(found[1])
+        except ValueError:
+            at = text.count("\n", 0, found.start(1)) + 1
+            return f"; {found[1]} (line {at}) is no date: expected YYYY-MM-DD, a day of the calendar"
+    return ""

@@ -7,8 +7,6 @@ as trusted: only classes that the installed transformers ships are built.
 from __future__ import annotations
 
 import inspect
-import logging
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -22,7 +20,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from blockaudit.errors import told
-from blockaudit.graph import remote
+from blockaudit.graph import remote, upstream
 from blockaudit.graph.fused import FUSED
 from blockaudit.graph.pure import without_writes
 from blockaudit.graph.reads import consumed, unread, watched
@@ -78,17 +76,11 @@ def record(
     change, prepare: what is done to the config object before, and to the model after it is built. code: the
     folder whose own modelling code may be run. Raises RecordingError.
     """
-    # Models are built from a config alone; a hub must not be asked for anything.
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    # Torch logs a traceback for every operator that fake tensors refuse; the reason is in the report.
-    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
+    library = upstream.transformers()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return _record(transformers, dict(config), dtype, change, prepare, code)
+            return _record(library, dict(config), dtype, change, prepare, code)
         except remote.UntrustedError as error:
             raise RecordingError(str(error)) from error
         except KeyboardInterrupt:

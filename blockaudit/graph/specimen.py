@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from blockaudit.graph import live, tiny
+from blockaudit.graph import live, tiny, upstream
 from blockaudit.graph.flow import carried
 from blockaudit.graph.norms import Norm
 from blockaudit.graph.reader import Reader
@@ -277,9 +277,7 @@ def _late(_number: int, _frame: Any) -> None:
 def main() -> None:
     """Rows as JSON lines, for entries that come as JSON lines."""
     torch.set_num_threads(1)
-    import transformers
-
-    transformers.logging.set_verbosity_error()
+    upstream.transformers()
     for line in sys.stdin:
         task, model_type, class_name = json.loads(line)
         signal.signal(signal.SIGPROF, _late)

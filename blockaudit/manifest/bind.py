@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from blockaudit.manifest import grammar
 from blockaudit.manifest.fields import branch_fields, norm_fields, stack_fields
 from blockaudit.manifest.functions import branch_functions, head_functions, stack_functions
-from blockaudit.manifest.values import Resolver
+from blockaudit.manifest.values import Layered, Resolver
 from blockaudit.manifest.view import owner_of
 from blockaudit.records.bound import BoundManifest, ExpectedTensor, Resolved, StackSpan
 from blockaudit.records.checkpoint import Fault
@@ -28,31 +28,27 @@ def bind(
     pins: bool = True,
     observed: Mapping[str, int] | None = None,
     class_name: str | None = None,
+    layered: Layered | None = None,
 ) -> BoundManifest:
     """The manifest under this config. With `pins`, what it declares; without, what config.json says now.
 
     `observed` gives dimensions read off tensor headers, for a checkpoint that has no config.json. `class_name` is the
-    model class where config.json does not name one.
+    model class where config.json does not name one. `layered` is one dictionary for several classes of the same
+    manifest under the same config: what holds in which layer is then worked out once.
     """
-    return _Binder(manifest, config, pins, observed or {}, class_name).bound()
+    resolver = Resolver(manifest.dims, config, pins=pins, observed=observed, layered=layered)
+    return _Binder(manifest, resolver, config_classes(config) or ([class_name] if class_name else [])).bound()
 
 
 class _Binder:
-    def __init__(
-        self,
-        manifest: Manifest,
-        config: Mapping[str, Any] | None,
-        pins: bool,
-        observed: Mapping[str, int],
-        class_name: str | None,
-    ) -> None:
+    def __init__(self, manifest: Manifest, resolver: Resolver, names: list[str]) -> None:
         self.manifest = manifest
-        self.resolver = Resolver(manifest.dims, config, pins=pins, observed=observed)
+        self.resolver = resolver
         self.fields: dict[str, Resolved] = {}
         self.functions: dict[str, Resolved] = {}
         self.expected: list[ExpectedTensor] = []
         self.spans: list[StackSpan] = []
-        self.class_name, self.spec = _class_of(manifest, config_classes(config) or ([class_name] if class_name else []))
+        self.class_name, self.spec = _class_of(manifest, names)
 
     def bound(self) -> BoundManifest:
         for stack in self.manifest.stacks:

@@ -14,10 +14,12 @@ import warnings
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 MAX_LENGTH = 400
 LARGEST = 2**63
+# An expression as a function of its symbols.
+_Program = Callable[[Mapping[str, Any]], Any]
 _NO_VALUE = (TypeError, ValueError, ArithmeticError, LookupError)
 
 
@@ -98,7 +100,7 @@ def symbols(text: str) -> tuple[str, ...]:
 
 def evaluate(text: str, env: Mapping[str, Any]) -> Any:
     """The value of `text` where `env` gives each symbol. Raises UnknownSymbol, ExpressionError."""
-    return _valued(text, parse(text), env)
+    return _valued(text, _program(text), env)
 
 
 def function_of(symbol: str, text: str, env: Mapping[str, Any]) -> Callable[[Any], Any]:
@@ -107,8 +109,8 @@ def function_of(symbol: str, text: str, env: Mapping[str, Any]) -> Callable[[Any
     The function gives what `evaluate` gives, and raises what it raises.
     """
     others = {name: value for name, value in env.items() if name != symbol}
-    tree = _Folding(others).visit(deepcopy(parse(text)))
-    return lambda value: _valued(text, tree, {**others, symbol: value})
+    program = _compiled(_Folding(others).visit(deepcopy(parse(text))))
+    return lambda value: _valued(text, program, {**others, symbol: value})
 
 
 class _Folding(ast.NodeTransformer):
@@ -121,7 +123,7 @@ class _Folding(ast.NodeTransformer):
         if not isinstance(node, ast.expr):
             return node
         try:
-            return ast.Constant(_walk(node, self._env))
+            return ast.Constant(_compiled(node)(self._env))
         except (ExpressionError, *_NO_VALUE):
             pass  # it reads the free symbol, or fails wherever it is reached
         folded = self.generic_visit(node)
@@ -133,7 +135,9 @@ class _Folding(ast.NodeTransformer):
 def _members(node: ast.expr) -> ast.expr:
     """A list whose members are asked for again and again."""
     held: Any = node.value if isinstance(node, ast.Constant) else None
-    return ast.Constant(_Members(held)) if isinstance(held, list) else node  # pyright: ignore[reportArgumentType]
+    if not isinstance(held, list):
+        return node
+    return ast.Constant(cast(Any, _Members(cast("list[Any]", held))))
 
 
 class _Members:
@@ -148,9 +152,14 @@ class _Members:
         return item in (self._items if isinstance(item, list | dict) else self._scalars)
 
 
-def _valued(text: str, tree: ast.expr, env: Mapping[str, Any]) -> Any:
+@cache
+def _program(text: str) -> _Program:
+    return _compiled(parse(text))
+
+
+def _valued(text: str, program: _Program, env: Mapping[str, Any]) -> Any:
     try:
-        value = _walk(tree, env)
+        value = program(env)
     except ExpressionError:
         raise
     except _NO_VALUE as error:
@@ -160,74 +169,117 @@ def _valued(text: str, tree: ast.expr, env: Mapping[str, Any]) -> Any:
     return value
 
 
-def _walk(node: ast.expr, env: Mapping[str, Any]) -> Any:
-    evaluator = _EVALUATORS.get(type(node))
-    if evaluator is None:
-        raise ExpressionError(f"{ast.unparse(node)} is not part of the grammar")
-    return evaluator(node, env)
+def _compiled(node: ast.expr) -> _Program:
+    """A tree as a function: its shape is looked at once, however often it is evaluated."""
+    return _COMPILERS[type(node)](node)
 
 
-def _name(node: ast.Name, env: Mapping[str, Any]) -> Any:
-    if node.id not in env:
-        raise UnknownSymbol(node.id)
-    return env[node.id]
+def _constant(node: ast.Constant) -> _Program:
+    held: Any = node.value
+    return lambda env: held
 
 
-def _arithmetic(node: ast.BinOp, env: Mapping[str, Any]) -> Any:
-    a, b = _walk(node.left, env), _walk(node.right, env)
-    # Numbers only: a string or list times a number would be an allocation that the manifest chooses.
-    if not all(isinstance(x, int | float) and abs(x) <= LARGEST for x in (a, b)):
-        raise _Outside(node, "arithmetic on", a, b)
-    if isinstance(node.op, ast.Pow) and (abs(b) > 64 or abs(a) > 2**32):
-        raise _Outside(node, "power out of range")
-    operation = _BINARY.get(type(node.op))
-    if operation is None:
-        raise ExpressionError(f"{ast.unparse(node)}: {type(node.op).__name__} is not part of the grammar")
-    value = operation(a, b)
-    if isinstance(value, complex):
-        raise _Outside(node, "a root of a negative number")
+def _name(node: ast.Name) -> _Program:
+    name = node.id
+
+    def value(env: Mapping[str, Any]) -> Any:
+        if name not in env:
+            raise UnknownSymbol(name)
+        return env[name]
+
     return value
 
 
-def _unary(node: ast.UnaryOp, env: Mapping[str, Any]) -> Any:
-    value = _walk(node.operand, env)
-    if isinstance(node.op, ast.Not):
-        return not value
-    if isinstance(node.op, ast.USub) and isinstance(value, int | float):
-        return -value
-    raise ExpressionError(f"{ast.unparse(node)} is not part of the grammar")
+def _arithmetic(node: ast.BinOp) -> _Program:
+    left, right, operation = _compiled(node.left), _compiled(node.right), _BINARY.get(type(node.op))
+    power = isinstance(node.op, ast.Pow)
+
+    def value(env: Mapping[str, Any]) -> Any:
+        a, b = left(env), right(env)
+        # Numbers only: a string or list times a number would be an allocation that the manifest chooses.
+        if not (_is_number(a) and _is_number(b)):
+            raise _Outside(node, "arithmetic on", a, b)
+        if power and (abs(b) > 64 or abs(a) > 2**32):
+            raise _Outside(node, "power out of range")
+        if operation is None:
+            raise _Outside(node, f"{type(node.op).__name__} is not part of the grammar")
+        found = operation(a, b)
+        if isinstance(found, complex):
+            raise _Outside(node, "a root of a negative number")
+        return found
+
+    return value
 
 
-def _connective(node: ast.BoolOp, env: Mapping[str, Any]) -> bool:
-    joined = all if isinstance(node.op, ast.And) else any
-    return joined(_walk(v, env) for v in node.values)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and -LARGEST <= value <= LARGEST
 
 
-def _comparison(node: ast.Compare, env: Mapping[str, Any]) -> bool:
-    a = _walk(node.left, env)
-    for op, right in zip(node.ops, node.comparators, strict=True):
-        b = _walk(right, env)
-        if not _COMPARE[type(op)](a, b):
-            return False
-        a = b
-    return True
+def _unary(node: ast.UnaryOp) -> _Program:
+    operand, denied, negated = _compiled(node.operand), isinstance(node.op, ast.Not), isinstance(node.op, ast.USub)
+
+    def value(env: Mapping[str, Any]) -> Any:
+        found = operand(env)
+        if denied:
+            return not found
+        if negated and isinstance(found, int | float):
+            return -found
+        raise ExpressionError(f"{ast.unparse(node)} is not part of the grammar")
+
+    return value
 
 
-def _call(node: ast.Call, env: Mapping[str, Any]) -> Any:
+def _connective(node: ast.BoolOp) -> _Program:
+    parts, decides = [_compiled(v) for v in node.values], isinstance(node.op, ast.Or)
+
+    def value(env: Mapping[str, Any]) -> bool:
+        for part in parts:
+            if bool(part(env)) is decides:
+                return decides
+        return not decides
+
+    return value
+
+
+def _comparison(node: ast.Compare) -> _Program:
+    first = _compiled(node.left)
+    rest = [(_COMPARE[type(op)], _compiled(right)) for op, right in zip(node.ops, node.comparators, strict=True)]
+
+    def value(env: Mapping[str, Any]) -> bool:
+        a = first(env)
+        for holds, right in rest:
+            b = right(env)
+            if not holds(a, b):
+                return False
+            a = b
+        return True
+
+    return value
+
+
+def _call(node: ast.Call) -> _Program:
     # parse() has seen to it that the function is one of ours.
-    name = node.func.id if isinstance(node.func, ast.Name) else ""
-    return _FUNCTIONS[name](*(_walk(a, env) for a in node.args))
+    function = _FUNCTIONS[node.func.id if isinstance(node.func, ast.Name) else ""]
+    arguments = [_compiled(a) for a in node.args]
+    return lambda env: function(*(a(env) for a in arguments))
 
 
-_EVALUATORS: dict[type[ast.expr], Callable[[Any, Mapping[str, Any]], Any]] = {
-    ast.Constant: lambda node, env: node.value,
-    ast.Name: _name,
-    ast.BinOp: _arithmetic,
-    ast.UnaryOp: _unary,
-    ast.BoolOp: _connective,
-    ast.Compare: _comparison,
-    ast.Call: _call,
-    ast.Subscript: lambda node, env: _walk(node.value, env)[_walk(node.slice, env)],
-    ast.List: lambda node, env: [_walk(e, env) for e in node.elts],
-    ast.IfExp: lambda node, env: _walk(node.body if _walk(node.test, env) else node.orelse, env),
-}
+def _subscript(node: ast.Subscript) -> _Program:
+    of, index = _compiled(node.value), _compiled(node.slice)
+    return lambda env: of(env)[index(env)]
+
+
+def _list(node: ast.List) -> _Program:
+    parts = [_compiled(e) for e in node.elts]
+    return lambda env: [part(env) for part in parts]
+
+
+def _choice(node: ast.IfExp) -> _Program:
+    test, then, other = _compiled(node.test), _compiled(node.body), _compiled(node.orelse)
+    return lambda env: then(env) if test(env) else other(env)
+
+
+_COMPILERS: dict[type[ast.expr], Callable[[Any], _Program]] = {
+    ast.Constant: _constant, ast.Name: _name, ast.BinOp: _arithmetic, ast.UnaryOp: _unary, ast.BoolOp: _connective,
+    ast.Compare: _comparison, ast.Call: _call, ast.Subscript: _subscript, ast.List: _list, ast.IfExp: _choice,
+}  # fmt: skip

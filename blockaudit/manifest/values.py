@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import UNSET
@@ -14,6 +14,9 @@ from blockaudit.records.checkpoint import Fault
 from blockaudit.records.manifest import Bound, Value
 
 _ABSENT: Any = object()
+# What an expression says in each of some layers, by its text and those layers.
+Layers = tuple[int, ...] | range
+Layered = dict[tuple[str, Layers], dict[int, Resolved]]
 
 
 def lookup(config: Mapping[str, Any], key: str) -> Any:
@@ -31,7 +34,8 @@ def lookup(config: Mapping[str, Any], key: str) -> Any:
 class Resolver:
     """Values of one manifest under one config. With `pins`, pinned values stand; without, config.json speaks.
 
-    `observed` gives dimensions where there is no config; `assume` overrides some, to ask what would follow.
+    `observed` gives dimensions where there is no config; `assume` overrides some, to ask what would follow. `layered`
+    is what resolvers of the same manifest, config and arguments have worked out already, and is added to.
 
     config None means that config.json cannot be read: whatever depends on it is unknown, never a default.
     """
@@ -44,12 +48,14 @@ class Resolver:
         pins: bool,
         observed: Mapping[str, int] | None = None,
         assume: Mapping[str, int] | None = None,
+        layered: Layered | None = None,
     ) -> None:
         self._declared = dims
         self._observed = observed or {}
         self._resolved: dict[str, Resolved] = {name: Resolved(value) for name, value in (assume or {}).items()}
         self._config = config
         self._pins = pins
+        self._layered: Layered = {} if layered is None else layered
         self._busy: set[str] = set()
         self.problems: list[Fault] = []
         self.consumed: set[str] = set()
@@ -100,7 +106,7 @@ class Resolver:
         except grammar.ExpressionError as error:
             return self._uncomputed(text, error, parts)
 
-    def by_layer(self, text: str, layers: Sequence[int]) -> dict[int, Resolved]:
+    def by_layer(self, text: str, layers: Layers) -> dict[int, Resolved]:
         """The value of an expression in each layer (`l`); what does not depend on the layer is worked out once.
 
         Where it cannot be computed it is unknown, and the first such layer says why.
@@ -114,15 +120,11 @@ class Resolver:
             return dict.fromkeys(layers, self._uncomputed(text, error, parts))
         if env is None:
             return dict.fromkeys(layers, _joined(None, parts, known=False))
-        value_in, known = grammar.function_of("l", text, env), _joined(None, parts)
-        unknown: Resolved | None = None
-        said: dict[int, Resolved] = {}
-        for layer in layers:
-            try:
-                said[layer] = replace(known, value=value_in(layer))
-            except grammar.ExpressionError:
-                unknown = unknown or self.expression(text, l=layer)
-                said[layer] = unknown
+        said = self._layered.get((text, layers))
+        if said is None:
+            said = self._layered[text, layers] = _each(text, env, layers, _joined(None, parts))
+        if not all(r.known for r in said.values()):
+            self.expression(text, l=next(n for n, r in said.items() if not r.known))  # notes the problem
         return said
 
     def _env(self, text: str, given: Mapping[str, Any], parts: list[Resolved]) -> dict[str, Any] | None:
@@ -192,6 +194,18 @@ class Resolver:
         fault = Fault("config-invalid", "config.json", message, observed=observed, evidence=", ".join(keys))
         if keys and fault not in self.problems:
             self.problems.append(fault)
+
+
+def _each(text: str, env: Mapping[str, Any], layers: Layers, known: Resolved) -> dict[int, Resolved]:
+    """The value of an expression in each layer as `known` with that value; unknown where it cannot be computed."""
+    value_in, unknown = grammar.function_of("l", text, env), replace(known, known=False)
+    said: dict[int, Resolved] = {}
+    for layer in layers:
+        try:
+            said[layer] = replace(known, value=value_in(layer))
+        except grammar.ExpressionError:
+            said[layer] = unknown
+    return said
 
 
 def _joined(value: Any, parts: Any, known: bool = True) -> Resolved:

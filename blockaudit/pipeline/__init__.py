@@ -1,12 +1,12 @@
 """The conductor: source and manifest in, report out. Straight lines, no branch per family."""
 
-from blockaudit.pipeline.audit import LEVELS as LEVELS
 from blockaudit.pipeline.audit import Progress as Progress
-from blockaudit.pipeline.audit import draft as draft
-from blockaudit.pipeline.audit import inspect as inspect
-from blockaudit.pipeline.audit import models_of as models_of
 from blockaudit.pipeline.conform import conform as conform
 from blockaudit.pipeline.conform import follows as follows
+from blockaudit.pipeline.drafting import draft as draft
+from blockaudit.pipeline.inspect import LEVELS as LEVELS
+from blockaudit.pipeline.inspect import inspect as inspect
+from blockaudit.pipeline.inspect import models_of as models_of
 from blockaudit.pipeline.traces import compare_traces as compare_traces
 from blockaudit.pipeline.traces import record_trace as record_trace
 from blockaudit.pipeline.traces import trace_sites as trace_sites

@@ -28,6 +28,7 @@ class OnBase(msgspec.Struct, frozen=True):
             faults = [unread(self.adapter, of)]
         else:
             faults = adapted.misfits(self.adapter, self.stored, audit.checkpoint.tensors, audit.reconciled)
+            faults += self.adapter.unsaid
         return replace(audit, checkpoint=replace(audit.checkpoint, faults=(*audit.checkpoint.faults, *faults)))
 
     def low_rank(self) -> Checkpoint:
@@ -54,5 +55,6 @@ def on_base(stored: Checkpoint, base: str, open_base: Callable[[str], Checkpoint
 
 def is_adapter(checkpoint: Checkpoint) -> bool:
     """Whether a checkpoint is an adapter, were its file unreadable."""
-    named = checkpoint.adapter is not None and checkpoint.files[0].name.startswith("adapter_model")
+    first = checkpoint.files[0].name if checkpoint.files else ""
+    named = checkpoint.adapter is not None and first.startswith("adapter_model")
     return named or any(f.rule == "adapter-only" for f in checkpoint.faults)

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from blockaudit import __version__
 from blockaudit.checkpoint.source import open_checkpoint
 from blockaudit.checkpoint.values import close_files
 from blockaudit.errors import RequestError, UnwrittenError
 from blockaudit.manifest.library import Choice, LoadedManifest, choose
-from blockaudit.pipeline import audit as auditing
-from blockaudit.pipeline.picture import pictured
-from blockaudit.pipeline.suppress import Suppression, settled, suppression
+from blockaudit.pipeline.audit import Progress, audited, findings_of, is_model, needs_class
+from blockaudit.pipeline.execution import needs_torch
+from blockaudit.pipeline.reporting import Judging, reported
+from blockaudit.pipeline.suppress import suppression
 from blockaudit.reconcile.assemble import reconcile
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.checkpoint import Checkpoint
-from blockaudit.records.report import Finding, ManifestChoice, Report, Verdict
+from blockaudit.records.report import Finding, Report, Verdict
 from blockaudit.records.suppression import Waiver
-from blockaudit.rules import documentation, registry
-
-Progress = auditing.Progress
+from blockaudit.rules import registry
 
 
 def conform(
@@ -60,24 +59,23 @@ def conform(
     candidate: `hf` (the class that config.json names), `FILE.py:NAME` (its code is run) or a trace file. Needs torch
     and transformers. Raises RequestError where there is nothing to run.
     """
-    auditing.needs_torch()
+    needs_torch()
     from blockaudit.trace import conform as running
     from blockaudit.trace import tolerance as tolerances
     from blockaudit.trace.repro import folder
     from blockaudit.trace.tokens import read_tokens
 
-    rules = registry.chosen(select, ignore)
     by = suppression(waivers, baseline, None if follows() else write_baseline)
+    how = Judging(registry.chosen(select, ignore), strict, by, pictures)
     if repro is not None:
         _check_repro(repro, mode)
         folder.check(repro)
     checkpoint = open_checkpoint(os.fspath(source), whole=True)
     try:
         choice, audit, loaded, config = prepared(checkpoint, manifest)
-        found = auditing.findings_of(rules, audit, loaded)
+        found = findings_of(how.rules, audit, loaded)
         if audit.reconciled is None or loaded is None or any(hinders(f) for f in found):
-            report = _settled(audit, auditing.choice_of(choice, loaded), found, rules, by, strict)
-            return pictured(report, audit, loaded) if pictures else report
+            return _reported(audit, choice, loaded, found, how)
         needs_plain(audit)
         asked = running.Request(
             candidate=candidate,
@@ -104,9 +102,7 @@ def conform(
             execute=None if executed is None else lambda bound: executed, measured=outcome.measured(),
         )  # fmt: skip
         audit = replace(audit, reconciled=reconciled, conformance=outcome.conformance)
-        found = auditing.findings_of(rules, audit, loaded)
-        report = _settled(audit, auditing.choice_of(choice, loaded), found, rules, by, strict)
-        report = pictured(report, audit, loaded) if pictures else report
+        report = _reported(audit, choice, loaded, findings_of(how.rules, audit, loaded), how)
         if outcome.unwritten:
             raise UnwrittenError(outcome.unwritten, report)
         return report
@@ -129,14 +125,14 @@ def prepared(
     checkpoint: Checkpoint, manifest: str | None
 ) -> tuple[Choice, Audit, LoadedManifest | None, dict[str, Any]]:
     """The manifest, what headers say under it, and config.json: all that a run needs. Raises RequestError."""
-    auditing.needs_class(checkpoint, "conform runs")
-    choice = choose(manifest, checkpoint) if auditing.is_model(checkpoint) else None
+    needs_class(checkpoint, "conform runs")
+    choice = choose(manifest, checkpoint) if is_model(checkpoint) else None
     if not isinstance(choice, Choice):
         raise RequestError(
             f"{checkpoint.source}: no manifest speaks of it: name one with --manifest ID|FILE, or write one with "
             "`blockaudit manifest draft --level graph`"
         )
-    audit, loaded = auditing.audited(checkpoint, choice, "headers", ())
+    audit, loaded = audited(checkpoint, choice, "headers", ())
     if audit.config is None:
         raise RequestError(
             f"{checkpoint.source}: no config.json: there is no class to build and no epsilon to hold it to"
@@ -179,43 +175,19 @@ def layer_range(text: str | None) -> range | None:
     return range(int(first or 0), int(last) if last else 1_000_000)
 
 
-def _settled(
-    audit: Audit,
-    choice: ManifestChoice | None,
-    found: tuple[Finding, ...],
-    rules: tuple[registry.Entry, ...],
-    by: Suppression,
-    strict: bool,
+def _reported(
+    audit: Audit, choice: Choice, loaded: LoadedManifest | None, found: tuple[Finding, ...], how: Judging
 ) -> Report:
-    return settled(lambda held: _report(audit, choice, held, strict), found, rules, audit.checkpoint.source, by)
+    audit = replace(audit, level="trace")
+    return reported("conformance", audit, (choice, loaded), found, how, partial(_compared, audit))
 
 
-def _report(audit: Audit, choice: ManifestChoice | None, findings: tuple[Finding, ...], strict: bool) -> Report:
-    rows = audit.reconciled.rows if audit.reconciled is not None else ()
-    return Report(
-        kind="conformance",
-        verdict=_verdict(audit, findings, strict),
-        level="trace",
-        subject=auditing.subject_of(audit.checkpoint),
-        manifest=choice,
-        contract=rows,
-        findings=findings,
-        not_checked=tuple(r.field for r in rows if r.agrees is None),
-        version=__version__,
-        rules=documentation.texts(),
-        conformance=audit.conformance,
-    )
-
-
-def _verdict(audit: Audit, findings: tuple[Finding, ...], strict: bool) -> Verdict:
-    """Rejected by any error; unverified where nothing was compared, or something that had to be known is not.
+def _compared(audit: Audit, findings: tuple[Finding, ...]) -> Verdict:
+    """Unverified where nothing was compared, or something that had to be known is not; else accepted.
 
     A law of the residual algebra that the run's own numbers break is no fault with a name: where no site that it is
     made of fails, nobody knows what it is.
     """
-    rejected = auditing.verdict_of(findings, strict)
-    if rejected is not None:
-        return rejected
     run = audit.conformance
     if run is None or run.failure or not all(law.holds for law in run.laws) or registry.leaves_unverified(findings):
         return "unverified"

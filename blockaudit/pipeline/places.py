@@ -82,7 +82,8 @@ class _Places:
         return named or fields or [finding.subject]
 
     def _in_config(self, finding: Finding) -> Iterator[Place]:
-        if self._checkpoint.config is None:
+        # The config of a container stands in its metadata: a config.json beside it was not read.
+        if self._checkpoint.config is None or self._checkpoint.container is not None:
             return
         keys = _KEY.findall(f"{finding.subject};{finding.evidence}")
         for key in dict.fromkeys(keys):

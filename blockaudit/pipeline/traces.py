@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from blockaudit.checkpoint.source import open_checkpoint
 from blockaudit.checkpoint.values import close_files
 from blockaudit.errors import RequestError
-from blockaudit.pipeline import audit as auditing
+from blockaudit.pipeline.audit import findings_of
 from blockaudit.pipeline.conform import hinders, layer_range, needs_plain, prepared
+from blockaudit.pipeline.execution import needs_torch
 from blockaudit.rules import registry
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def record_trace(
 
     candidate: `hf` (the class that config.json names) or `FILE.py:NAME` (its code is run). Raises RequestError.
     """
-    auditing.needs_torch()
+    needs_torch()
     from blockaudit.trace.files.record import record
     from blockaudit.trace.request import Request
     from blockaudit.trace.tokens import read_tokens
@@ -67,7 +68,7 @@ def record_trace(
     checkpoint = open_checkpoint(os.fspath(source), whole=True)
     try:
         _, audit, loaded, config = prepared(checkpoint, manifest)
-        wrong = next((f for f in auditing.findings_of(registry.chosen((), ()), audit, loaded) if hinders(f)), None)
+        wrong = next((f for f in findings_of(registry.chosen((), ()), audit, loaded) if hinders(f)), None)
         if audit.reconciled is None or loaded is None or wrong is not None:
             why = f"{wrong.code} {wrong.name}: {wrong.message}" if wrong else "no manifest fits it"
             raise RequestError(f"{checkpoint.source}: it cannot be run: {why}")

@@ -7,6 +7,7 @@ from typing import Any
 
 from blockaudit.checkpoint.quantization.view import View, logical_view
 from blockaudit.manifest.bind import bind, classes, config_classes
+from blockaudit.manifest.values import Layered
 from blockaudit.reconcile import contract, dims, match, norms, shapes, testimony, ties
 from blockaudit.reconcile.audit import Reconciled
 from blockaudit.reconcile.gguf import citing
@@ -72,8 +73,9 @@ def _bound(
 ) -> tuple[BoundManifest, Binding]:
     """The manifest under this config, and the keys matched; where no class is named, the class that fits them best."""
     tried: list[tuple[BoundManifest, Binding]] = []
+    layered: Layered = {}
     for name in config_classes(config)[:1] or classes(manifest) or [None]:
-        bound = bind(manifest, config, pins=pins, class_name=name)
+        bound = bind(manifest, config, pins=pins, class_name=name, layered=layered)
         if config is None:
             seen = dims.observed(bound, view.tensors)
             bound = bind(manifest, None, pins=pins, observed=seen, class_name=name)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from blockaudit.records.checkpoint import Fault
+
 Shape = tuple[int, ...]
 
 
@@ -41,5 +43,7 @@ class Adapter(msgspec.Struct, frozen=True):
     targets: tuple[str, ...] = ()
     layers: frozenset[int] | None = None
     excluded: tuple[str, ...] | None = ()
+    # What is missing from settings that give neither rank nor alpha: nobody can merge by them.
+    unsaid: tuple[Fault, ...] = ()
     # Modules that adapter_config.json lists and no key belongs to.
     unmatched: tuple[str, ...] = ()

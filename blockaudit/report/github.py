@@ -5,7 +5,7 @@ from __future__ import annotations
 from blockaudit.records.report import Finding, Report, Severity
 from blockaudit.report.escape import escape
 from blockaudit.report.locate import places
-from blockaudit.report.verdict import why
+from blockaudit.report.verdict import held, why
 from blockaudit.report.words import count, shortened, value
 
 FORMAT = "github"
@@ -29,8 +29,8 @@ def render(report: Report) -> str:
 
 
 def _verdict(report: Report) -> str:
-    held = f"; {count(len(report.suppressed), 'finding')} suppressed" if report.suppressed else ""
-    said = f"{report.verdict.upper()} at {report.level} level  {report.subject.source}{held}"
+    apart = f", {said}" if (said := held(report)) else ""
+    said = f"{report.verdict.upper()} at {report.level} level{apart}  {report.subject.source}"
     return _unmarked(f"blockaudit: {shortened(said)}")
 
 

@@ -13,7 +13,7 @@ from blockaudit.records.layers import spoken
 from blockaudit.records.report import Finding, Report, Suppressed, Verdict
 from blockaudit.report.markdown_conformance import conformance
 from blockaudit.report.markdown_text import Room, code, prose, table
-from blockaudit.report.verdict import chosen, why
+from blockaudit.report.verdict import chosen, held, why
 from blockaudit.report.words import count, quantity, size, value
 
 FORMAT = "markdown"
@@ -64,9 +64,10 @@ def _head(report: Report, room: Room) -> list[str]:
     if subject.revision:
         facts.append(f"commit {code(subject.revision)}")
     reason = why(report)
+    apart = f", {said}" if (said := held(report)) else ""
     lines = [
         "<!-- blockaudit -->",
-        f"## {_MARK[report.verdict]} blockaudit: {report.verdict} at {code(report.level)} level",
+        f"## {_MARK[report.verdict]} blockaudit: {report.verdict} at {code(report.level)} level{apart}",
         "",
         f"{code(subject.source)} ({prose(chosen(report), 200)})",
         *(["", prose(reason)] if reason else []),

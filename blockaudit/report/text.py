@@ -11,7 +11,7 @@ from blockaudit.report.escape import escape
 from blockaudit.report.findings import findings
 from blockaudit.report.layout import Line, cells, pad, paint, wrapped
 from blockaudit.report.suppressed import suppressed
-from blockaudit.report.verdict import chosen, why
+from blockaudit.report.verdict import chosen, held, why
 from blockaudit.report.words import count, quantity, size
 
 FORMAT = "text"
@@ -43,9 +43,11 @@ def render_many(reports: Sequence[Report]) -> str:
 
 def _verdict(report: Report, width: int) -> list[Line]:
     style = _STYLE[report.verdict]
+    # What does not count is said where the verdict is: nobody is to take a waived fault for none.
+    apart = f", {said}" if (said := held(report)) else ""
     first: Line = (
         (report.verdict.upper(), style),
-        (f" at {escape(report.level)} level  ", ""),
+        (f" at {escape(report.level)} level{apart}  ", ""),
         (escape(report.subject.source), "head"),
         (f"  ({chosen(report)})", "dim"),
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from blockaudit.records.report import Report
+from collections import Counter
+from collections.abc import Sequence
+
+from blockaudit.records.report import Finding, Report
 from blockaudit.report.escape import escape
 from blockaudit.report.words import count, shortened
 
@@ -11,6 +14,8 @@ _UNVERIFYING = (
     "unknown-architecture", "adapter-only", "config-missing", "graph-unclassified", "site-missing",
     "probe-insufficient",
 )  # fmt: skip
+# Rules that a verdict names after the first finding; the findings follow it.
+_RULES = 4
 
 
 def chosen(report: Report) -> str:
@@ -21,6 +26,15 @@ def chosen(report: Report) -> str:
     by = {"flag": "given by --manifest", "config": "chosen by config", "keys": "chosen by keys"}[choice.chosen_by]
     sure = "" if choice.confidence >= 1 else f", {choice.confidence:.0%} sure"
     return f"{escape(choice.id)}, {by}{sure}"
+
+
+def held(report: Report) -> str:
+    """What does not count, and on whose word: `1 finding waived, 2 in the baseline`; empty where everything counts."""
+    by = Counter(one.by for one in report.suppressed)
+    words = (("waiver", "waived"), ("baseline", "in the baseline"))
+    said = [(by[one], word) for one, word in words if by[one]]
+    # The noun stands once, at the first number.
+    return ", ".join(f"{f'{n:,}' if at else count(n, 'finding')} {word}" for at, (n, word) in enumerate(said))
 
 
 def why(report: Report) -> str:
@@ -34,8 +48,19 @@ def _why_rejected(report: Report) -> str:
     # Without an error it was --strict that rejected.
     severity = "error" if report.count("error") else "warning"
     reasons = [finding for finding in report.findings if finding.severity == severity]
-    number = count(len(reasons), severity) + (", first" if len(reasons) > 1 else "")
-    return ": ".join([number, *(f"{f.code} {f.name}: {shortened(f.message)}" for f in reasons[:1])])
+    if not reasons:
+        return count(0, severity)
+    first, *rest = reasons
+    said = f"{first.code} {first.name}: {shortened(first.message)}"
+    number = count(len(reasons), severity)
+    return f"{number}, first: {said}; then {_rules(rest)}" if rest else f"{number}: {said}"
+
+
+def _rules(findings: Sequence[Finding]) -> str:
+    """The rules of findings, in order: `S101 shape-mismatch (3 times), K101 missing-key`."""
+    times = Counter(f"{f.code} {f.name}" for f in findings)
+    shown = [name + (f" ({n:,} times)" if n > 1 else "") for name, n in list(times.items())[:_RULES]]
+    return ", ".join(shown) + (f" and {count(len(times) - _RULES, 'more rule')}" if len(times) > _RULES else "")
 
 
 def _why_unverified(report: Report) -> str:

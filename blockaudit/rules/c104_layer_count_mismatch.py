@@ -10,7 +10,8 @@ Example:
     num_hidden_layers is 32 and layers 0-30 are stored.
 
 What to do:
-    Restore the missing layers, or correct the layer count in config.json.
+    Restore the missing layers. Correct the layer count in config.json only if the model was trained with the layers
+    that are stored.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from blockaudit.rules.base import Rule, disagreeing, row_finding
 RULE = Rule(
     "C104",
     "layer-count-mismatch",
-    "restore the missing layers, or correct the layer count in config.json",
+    "restore the missing layers; correct the layer count in config.json only if the model was trained so",
 )
 
 

@@ -1,10 +1,12 @@
 """Where rules and fields come from: sections and failures of the specification, and the papers of norms.
 
-The words of `SECTIONS` and `LAB` are those of the specification (M3.7, Residual Stream, Normalization, and Block
-Assembly); `PAPERS` are those that the formulas of `blockaudit.reference.norms` cite.
+The words of `SECTIONS` and `LAB` are those of the specification; docs/specification.md lists them. `PAPERS` are those
+that the formulas of `blockaudit.reference.norms` cite.
 """
 
 from __future__ import annotations
+
+SPECIFICATION = "specification: M3.7, Residual Stream, Normalization, and Block Assembly"
 
 SECTIONS = {
     "0x01": "The residual-stream shape contract",

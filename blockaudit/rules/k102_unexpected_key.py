@@ -10,7 +10,7 @@ Example:
     model.layers.0.self_attn.extra_proj.weight.
 
 What to do:
-    Remove the tensor, or declare what it is.
+    Find out what wrote it. Declare it if the model was trained with it; remove it if no code reads it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from blockaudit.rules.base import Rule
 RULE = Rule(
     "K102",
     "unexpected-key",
-    "remove the tensor, or declare what it is",
+    "find out what wrote it: declare it if the trained model uses it, else remove it",
     lab=(25,),
 )
 

@@ -10,7 +10,8 @@ Example:
     tie_word_embeddings is true, and lm_head.weight is not model.embed_tokens.weight.
 
 What to do:
-    Store one tensor, or untie the config.
+    Store the trained tensor alone, so that nothing can differ. Untie config.json only if the two were trained
+    apart.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from blockaudit.rules.base import Rule
 RULE = Rule(
     "K107",
     "tied-weights-mismatch",
-    "store one tensor, or untie the config",
+    "store the trained tensor alone; untie config.json only if the two were trained apart",
     lab=(53,),
 )
 

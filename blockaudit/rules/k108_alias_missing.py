@@ -11,7 +11,7 @@ Example:
     tie_word_embeddings is false and there is no lm_head.weight.
 
 What to do:
-    Declare the tie in config.json, or store the tensor.
+    Store the tensor. Declare the tie in config.json only if the model was trained tied.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from blockaudit.rules.base import Rule
 RULE = Rule(
     "K108",
     "alias-missing",
-    "declare the tie in config.json, or store the tensor",
+    "store the tensor; declare the tie in config.json only if the model was trained tied",
     lab=(53,),
 )
 

@@ -10,7 +10,8 @@ Example:
     A row [3, 1, 1, 1]: LayerNorm gives [1.732, -0.577, -0.577, -0.577], RMSNorm [1.732, 0.577, 0.577, 0.577].
 
 What to do:
-    Declare the family that the model runs, or load the weights into the family they were trained in.
+    Load the weights into the family that they were trained in. Declare another one only if the model was trained
+    with it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from blockaudit.rules.base import Rule, from_rows
 RULE = Rule(
     "N101",
     "norm-family-mismatch",
-    "declare the family that the model runs, or load the weights into the family they were trained in",
+    "load the weights into the family they were trained in; declare another only if the model was trained with it",
     lab=(13, 34, 49),
 )
 

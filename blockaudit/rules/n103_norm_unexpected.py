@@ -11,7 +11,8 @@ Example:
     model.layers.0.pre_feedforward_layernorm.weight in a two-norm block.
 
 What to do:
-    Declare the norm where it stands, or remove the tensor.
+    Find out whether the model was trained with it. If so, declare the norm where it stands; remove the tensor only
+    if that model runs none there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from blockaudit.rules.by_place import strangers_at
 RULE = Rule(
     "N103",
     "norm-unexpected",
-    "declare the norm where it stands, or remove the tensor",
+    "declare the norm if the trained model runs it there; remove the tensor only if that model runs none",
     lab=(44,),
 )
 

@@ -10,7 +10,8 @@ Example:
     encoder.layer.0.output.LayerNorm.bias is absent.
 
 What to do:
-    Restore the bias, or declare a norm without one.
+    Restore the bias from the checkpoint that was trained. Declare a norm without one only if the model was trained
+    without: to declare away a bias that was lost hides the fault, and the model stays another one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from blockaudit.rules.by_place import is_norm_bias, missing_at, run_otherwise
 RULE = Rule(
     "N104",
     "norm-bias-missing",
-    "restore the bias, or declare a norm without one",
+    "restore the bias: a missing one is not a zero bias; declare none only if the model was trained without one",
 )
 
 

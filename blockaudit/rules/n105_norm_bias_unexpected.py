@@ -10,7 +10,8 @@ Example:
     model.layers.0.post_attention_layernorm.bias beside an RMSNorm weight.
 
 What to do:
-    Declare the family that has a bias, or remove it.
+    Find out whether the model was trained with it. If so, declare the bias, or the family that has one; remove the
+    tensor only if that model adds none. A bias that training moved is part of the function.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from blockaudit.rules.by_place import is_norm_bias, run_otherwise, strangers_at
 RULE = Rule(
     "N105",
     "norm-bias-unexpected",
-    "declare the family that has a bias, or remove it",
+    "declare the bias if the trained model adds it; remove the tensor only if that model adds none",
     lab=(14,),
 )
 

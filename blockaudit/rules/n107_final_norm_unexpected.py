@@ -11,7 +11,8 @@ Example:
     encoder.final_layer_norm.weight in a Post-LN stack.
 
 What to do:
-    Declare the final norm, or remove the tensor.
+    Find out whether the model was trained with it. If so, declare the final norm; remove the tensor only if that
+    model runs none.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from blockaudit.rules.by_place import strangers_at
 RULE = Rule(
     "N107",
     "final-norm-unexpected",
-    "declare the final norm, or remove the tensor",
+    "declare the final norm if the trained model runs it; remove the tensor only if that model runs none",
     lab=(18,),
 )
 

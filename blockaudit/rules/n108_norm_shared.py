@@ -12,7 +12,7 @@ Example:
     input_layernorm.weight and post_attention_layernorm.weight of layer 0 are equal byte by byte.
 
 What to do:
-    Store the norm that each site was trained with, or declare one instance for both.
+    Store the norm that each site was trained with. Declare one instance for both only if the trained model has one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from blockaudit.rules.base import Rule, diagnosed, from_rows
 RULE = Rule(
     "N108",
     "norm-shared",
-    "store the norm that each site was trained with, or declare one instance for both",
+    "store the norm that each site was trained with; declare one instance only if the trained model has one",
     lab=(17,),
 )
 

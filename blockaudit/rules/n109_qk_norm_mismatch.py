@@ -10,7 +10,8 @@ Example:
     model.layers.0.self_attn.q_norm.weight is stored under a config without use_qk_norm.
 
 What to do:
-    Declare the q/k norms, or restore their weights; an absent one is skipped, not set to one.
+    Restore the weights that are absent: such a norm is skipped, not set to one. Of stored ones, declare what the
+    model was trained with.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from blockaudit.rules.by_place import missing_at, strangers_at
 RULE = Rule(
     "N109",
     "qk-norm-mismatch",
-    "declare the q/k norms, or restore their weights; an absent one is skipped, not set to one",
+    "restore the weights that are absent, or the model runs without the norm; declare only what it was trained with",
 )
 
 

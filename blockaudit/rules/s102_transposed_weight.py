@@ -10,7 +10,7 @@ Example:
     GPT-2 stores c_fc as [d, 4d]; a Linear stores [4d, d].
 
 What to do:
-    Transpose it, or declare the layout [in, out].
+    Transpose it. Declare the layout [in, out] only if the class that loads it reads it so (GPT-2's Conv1D).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from blockaudit.rules.base import Rule, across
 RULE = Rule(
     "S102",
     "transposed-weight",
-    "transpose it, or declare the layout [in, out]",
+    "transpose it; declare the layout [in, out] only if the class reads it so",
 )
 
 

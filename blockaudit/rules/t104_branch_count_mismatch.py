@@ -10,7 +10,7 @@ Example:
     layers.0.crossattention.self.query.weight in a decoder-only stack.
 
 What to do:
-    Audit it as the architecture that it is, or restore the branch.
+    Restore the branch. If the model was trained without it, audit it as the architecture that it is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from blockaudit.rules.t116_causal_leak import CAUSAL, OPEN
 RULE = Rule(
     "T104",
     "branch-count-mismatch",
-    "audit it as the architecture that it is, or restore the branch",
+    "restore the branch; if the model was trained without it, name the manifest of that architecture",
     lab=(25,),
 )
 

@@ -10,7 +10,8 @@ Example:
     Qwen2 has biases on q, k and v: model.layers.0.self_attn.q_proj.bias is absent.
 
 What to do:
-    Restore the bias, or correct the config field that declares it.
+    Restore the bias: a missing one is not a zero bias. Correct the config field that declares it only if the model
+    was trained without one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from blockaudit.rules.by_place import is_branch_bias, missing_at, run_otherwise
 RULE = Rule(
     "T107",
     "branch-bias-missing",
-    "restore the bias, or correct the config field that declares it",
+    "restore the bias: a missing one is not a zero bias; correct config.json only if the model was trained without one",
 )
 
 

@@ -10,7 +10,8 @@ Example:
     attention_bias is false and model.layers.0.self_attn.q_proj.bias is stored.
 
 What to do:
-    Declare the bias (usually a config field), or remove it.
+    Find out whether the model was trained with it. If so, declare the bias (usually a config field); remove the
+    tensor only if that model adds none.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from blockaudit.rules.by_place import is_branch_bias, run_otherwise, strangers_a
 RULE = Rule(
     "T108",
     "branch-bias-unexpected",
-    "declare the bias (usually a config field), or remove it",
+    "declare the bias (usually in config.json) if the trained model adds it; remove it only if it adds none",
 )
 
 

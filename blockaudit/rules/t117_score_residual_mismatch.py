@@ -13,7 +13,8 @@ Example:
     that self-attention and cross-attention share.
 
 What to do:
-    Run the attention that the weights were trained under, or declare the branch's `score_route`.
+    Run the attention that the weights were trained under. Declare the branch's `score_route` only if that is what
+    they were trained with.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from blockaudit.rules.base import Rule, from_rows
 RULE = Rule(
     "T117",
     "score-residual-mismatch",
-    "run the attention that the weights were trained under, or declare the branch's score_route",
+    "run the attention that the weights were trained under; declare score_route only if they were trained with it",
     lab=(35, 46),
 )
 

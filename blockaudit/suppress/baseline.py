@@ -14,7 +14,7 @@ import msgspec
 from blockaudit.errors import RequestError
 from blockaudit.records.report import Finding, Report
 from blockaudit.records.suppression import Baseline, Known
-from blockaudit.suppress.matching import waivable as waivable
+from blockaudit.suppress.matching import waivable
 
 SCHEMA = "blockaudit/baseline/1"
 _MAX_BYTES = 64 * 1024 * 1024

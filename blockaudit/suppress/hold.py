@@ -9,7 +9,7 @@ import msgspec
 from blockaudit.records.report import Finding, Suppressed
 from blockaudit.records.suppression import Baseline, Waiver
 from blockaudit.suppress import baseline as baselines
-from blockaudit.suppress.matching import covers, covers_part, of_source
+from blockaudit.suppress.matching import covers, covers_part, of_source, waivable
 from blockaudit.suppress.waivers import said
 
 
@@ -52,7 +52,7 @@ def drop_known(
 ) -> tuple[tuple[Finding, ...], tuple[Suppressed, ...], int]:
     """Findings that a baseline lacks, those that it has, and how many of its entries were not found."""
     known = {(k.code, k.subject, k.fingerprint) for k in baseline.findings}
-    keys = [baselines.key(f) if baselines.waivable(f) else None for f in findings]
+    keys = [baselines.key(f) if waivable(f) else None for f in findings]
     new = tuple(f for f, key in zip(findings, keys, strict=True) if key not in known)
     old = tuple(Suppressed(f, "baseline") for f, key in zip(findings, keys, strict=True) if key in known)
     return new, old, len(known - {*keys})

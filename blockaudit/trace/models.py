@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -13,7 +11,7 @@ from typing import Any
 import torch
 
 from blockaudit.errors import RequestError, told
-from blockaudit.graph import live, record
+from blockaudit.graph import live, record, upstream
 from blockaudit.graph.record import Recording
 from blockaudit.graph.weightless import Weightless
 from blockaudit.records.checkpoint import Checkpoint
@@ -59,7 +57,7 @@ def hugging_face(
         first = live.record_model(model, record.example(model))
         used = {first.names[str(n.target)] for n in first.nodes if n.op == "get_attr" and n.users}
         read = [names for names in read if used & set(names)]
-    version = f"{type(model).__name__}, transformers {_transformers().__version__}"
+    version = f"{type(model).__name__}, transformers {upstream.transformers().__version__}"
     takes = _takes(model)
     if not read:
         types = {n: p.dtype for n, p in model.named_parameters(remove_duplicate=False)}
@@ -97,24 +95,14 @@ def own(made: torch.nn.Module, label: str, dtype: torch.dtype, device: torch.dev
     )  # fmt: skip
 
 
-def _transformers() -> Any:
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
-    return transformers
-
-
 def _built(config: Mapping[str, Any], dtype: torch.dtype, code: str | None) -> Any:
     """The class without its large weights: their values come from the checkpoint, one by one."""
-    transformers = _transformers()
+    library = upstream.transformers()
     before = torch.get_default_dtype()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            chosen, cls = record.chosen(transformers, dict(config), code)
+            chosen, cls = record.chosen(library, dict(config), code)
             chosen._attn_implementation = "eager"
             chosen._experts_implementation = "batched_mm"
             chosen.dtype = dtype

@@ -63,7 +63,7 @@ def device_of(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()  # a device without numbers (meta) is none
     except (RuntimeError, AssertionError) as error:
         raise RequestError(f"--device {name}: not available here: {str(error).splitlines()[0]}") from error
     return device

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from blockaudit.cli.rules import markdown
 from blockaudit.rules import registry
-from docs.generate import commands, library, schemas
+from docs.generate import commands, library, schemas, specification
 
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": commands.page,
@@ -16,6 +16,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "manifest-fields.md": schemas.manifests,
     "rules.md": lambda: markdown(registry.entries()),
     "schemas.md": schemas.documents,
+    "specification.md": specification.page,
 }
 
 

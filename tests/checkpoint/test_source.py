@@ -182,8 +182,9 @@ def test_nothing_is_written(tmp_path: Path) -> None:
 
 
 def test_an_adapter(tmp_path: Path) -> None:
-    key = "base_model.model.layers.0.q_proj.lora_A.weight"
-    safetensors(tmp_path / "adapter_model.safetensors", {key: ("F32", (2, 4))})
+    key = "base_model.model.layers.0.q_proj.lora_{}.weight"
+    pair = {key.format("A"): ("F32", (2, 4)), key.format("B"): ("F32", (4, 2))}
+    safetensors(tmp_path / "adapter_model.safetensors", pair)
     assert rules(opened(tmp_path)) == ["adapter-only"]
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
     ckpt = opened(tmp_path)

@@ -74,6 +74,19 @@ def test_an_accepted_checkpoint(audit: Audit) -> None:
     assert "::error" not in job.log
 
 
+def test_a_source_with_wildcards_is_all_that_it_matches(audit: Audit) -> None:
+    job = audit("models/*")
+    folders = sorted(p.name for p in Path("models").iterdir()) if Path("models").is_dir() else []
+    assert folders
+    assert all(f"models/{name}" in job.log for name in folders)
+
+
+def test_wildcards_that_match_nothing_are_no_audit(audit: Audit) -> None:
+    job = audit("models/none*/")
+    assert (job.status, job.outputs["status"], job.outputs["verdict"]) == (2, "2", "")
+    assert "source 'models/none*/' matches nothing" in job.log
+
+
 def test_a_rejected_checkpoint(audit: Audit) -> None:
     job = audit("models/cut short")
     assert (job.status, job.outputs["status"], job.outputs["verdict"]) == (1, "1", "rejected")

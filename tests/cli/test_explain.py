@@ -77,7 +77,9 @@ def test_what_cannot_be_explained(blockaudit: Run, argv: list[str], says: str) -
 
 
 def test_a_rule_has_its_sources(blockaudit: Run) -> None:
-    assert "Where it comes from\n  specification 0x02" in blockaudit("explain", "N201").out
+    said = blockaudit("explain", "N201").out
+    assert "Where it comes from  (specification: M3.7, Residual Stream, Normalization, and Block Assembly)\n" in said
+    assert "\n  specification 0x02" in said
     assert "Where it comes from" not in blockaudit("explain", "F101").out
     assert "cannot be waived" in blockaudit("explain", "F101").out.splitlines()[0]
 

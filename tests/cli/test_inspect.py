@@ -41,6 +41,8 @@ def test_options_reach_the_pipeline(blockaudit: Run, audits: Asked) -> None:
     assert audits == [
         {
             "source": "good",
+            "part": None,
+            "base": None,
             "manifest": "llama",
             "level": "values",
             "candidate": None,

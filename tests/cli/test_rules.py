@@ -35,7 +35,7 @@ def test_rules_as_markdown_is_the_document(blockaudit: Run) -> None:
 def test_a_rule_is_found_by_code_and_by_name(blockaudit: Run, asked: str) -> None:
     outcome = blockaudit("explain", asked)
     assert outcome.status == 0
-    assert outcome.out.startswith("N201 epsilon-mismatch  error  (norms; lab 12, 39)\nTwo witnesses give")
+    assert outcome.out.startswith("N201 epsilon-mismatch  error  (norms; failure lab 12, 39)\nTwo witnesses give")
     for heading in ("What it means", "Why it matters", "Example", "What to do"):
         assert f"\n\n{heading}\n  " in outcome.out
 

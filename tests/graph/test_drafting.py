@@ -100,7 +100,7 @@ def test_what_is_no_model_is_refused() -> None:
 
 def test_a_source_of_a_family_that_the_library_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafted from the class that its config.json names, pinned, and held against another config."""
-    monkeypatch.setattr("blockaudit.pipeline.audit.choose", nothing)
+    monkeypatch.setattr("blockaudit.pipeline.drafting.choose", nothing)
     models.build("llama").save_pretrained(tmp_path)
     drafted = pipeline.draft(tmp_path, pin=True, level="graph").manifest
     assert (drafted.witness, drafted.architecture_id) == ("graph", "llama")

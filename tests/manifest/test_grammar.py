@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from blockaudit.manifest import grammar
@@ -55,6 +56,34 @@ OPERATORS = st.sampled_from(
 WORDS = st.lists(
     ATOMS | OPERATORS | st.sampled_from(["(", ")", "[", "]", "sqrt(", "len(", "min(", "not", "-"]), max_size=12
 )
+
+
+def _said(ask: Callable[[], Any]) -> tuple[str, str]:
+    """A value, or why there is none; by its repr, for 1, 1.0 and True are three answers."""
+    try:
+        return "value", repr(ask())
+    except grammar.ExpressionError as error:
+        return type(error).__name__, ""
+
+
+@settings(deadline=None)
+@given(WORDS.map(" ".join), st.sampled_from([*ENV, "x"]), st.sampled_from([0, 2, 0.5, "x", True, None, [], [1, 2, 3]]))
+@example("d in ns", "d", 2.0)
+@example("d not in ns and d / (h - 4)", "d", 3)
+@example("off and d % word", "d", 3)
+@example("on or d % word", "d", 3)
+@example("min(d, h) + d", "d", 3)
+def test_a_function_of_one_symbol_gives_what_the_expression_gives(text: str, symbol: str, value: Any) -> None:
+    function = _said(lambda: grammar.function_of(symbol, text, ENV)(value))
+    assert function == _said(lambda: grammar.evaluate(text, {**ENV, symbol: value}))
+
+
+def test_members_of_a_list_are_equal_to_what_is_asked_for() -> None:
+    listed = [1, [2], {"a": 3}, "b"]
+    isin = grammar.function_of("x", "x in listed", {"listed": listed})
+    assert [isin(x) for x in (1, 1.0, True, 2, [2], [3], {"a": 3}, "b", None)] == [
+        x in listed for x in (1, 1.0, True, 2, [2], [3], {"a": 3}, "b", None)
+    ]
 
 
 @settings(deadline=None)

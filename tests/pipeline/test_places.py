@@ -12,6 +12,7 @@ import yaml
 import blockaudit
 from blockaudit.pipeline.json_lines import line_of
 from blockaudit.records.report import Finding, Place
+from tests.support.gguf import Draft, built
 
 TINY = Path(__file__).parents[2] / "fixtures" / "tiny_llama"
 
@@ -113,3 +114,12 @@ def test_what_has_no_better_place_is_at_the_config_or_the_source(here: Path) -> 
 )
 def test_lines_of_json(text: str, where: tuple[str | int, ...], line: int) -> None:
     assert line_of(text, where) == line
+
+
+def test_the_config_of_a_gguf_stands_in_the_file_and_in_no_config_json_beside_it(tmp_path: Path) -> None:
+    def wrong(draft: Draft) -> None:
+        draft.values["attention.head_count_kv"] = 2
+
+    folder = built(wrong)(tmp_path)
+    (folder / "config.json").write_text('{"model_type": "llama",\n "num_key_value_heads": 2}')
+    assert _finding(str(folder), "C105").places == (Place(f"{folder}/model.gguf"),)

@@ -33,6 +33,41 @@ def lora(**settings: Any) -> Edit:
     return edit
 
 
+CONV = "base_model.model.transformer.h.{0-1}.attn.c_attn"
+TOKENS = "base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta"
+
+
+def of(module: str, a: tuple[int, int], b: tuple[int, int]) -> Edit:
+    """Pairs for another module in place of those for q_proj."""
+
+    def edit(d: Draft) -> None:
+        d.tensors.clear()
+        add(a, f"{module}.lora_A.weight")(d)
+        add(b, f"{module}.lora_B.weight")(d)
+
+    return edit
+
+
+def ia3(shape: tuple[int, int]) -> Edit:
+    """A vector for each target, as IA3 has it."""
+
+    def edit(d: Draft) -> None:
+        d.tensors.clear()
+        add(shape, f"{ROOT}.{{0-1}}.self_attn.q_proj.ia3_l")(d)
+
+    return edit
+
+
+def prompt(key: str, shape: tuple[int, int]) -> Edit:
+    """The one matrix of prompt tuning."""
+
+    def edit(d: Draft) -> None:
+        d.tensors.clear()
+        add(shape, key)(d)
+
+    return edit
+
+
 def named(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")
 
@@ -236,6 +271,60 @@ CASES: list[Case] = [
         adapter(rank_pattern={r".*\.(q|k)_proj": 2}, r=8),
         args=ON_BASE,
     ),
+    Near(
+        "adapter-shape-mismatch",
+        "a layer that stores its weight turned (Conv1D)",
+        adapter(of(CONV, (2, 8), (24, 2)), base=family("gpt2"), target_modules=["c_attn"]),
+        args=ON_BASE,
+    ),
+    Fires(
+        "adapter-shape-mismatch",
+        "a layer that stores its weight turned, adapted as if it did not",
+        adapter(of(CONV, (2, 24), (8, 2)), base=family("gpt2"), target_modules=["c_attn"]),
+        args=ON_BASE,
+        expected=[8, 24],
+        tensors=4,
+    ),
+    Fires(
+        "adapter-shape-mismatch",
+        "rows of an embedding that are too long",
+        adapter(add((2, 9), TOKENS), trainable_token_indices=[1, 2]),
+        args=ON_BASE,
+        tensors=[TOKENS],
+    ),
+    Near(
+        "adapter-shape-mismatch",
+        "rows of an embedding",
+        adapter(add((2, 8), TOKENS), trainable_token_indices=[1, 2]),
+        args=ON_BASE,
+    ),
+    Fires(
+        "adapter-shape-mismatch",
+        "IA3 that scales neither what goes in nor what comes out",
+        adapter(ia3((6, 1)), peft_type="IA3"),
+        args=ON_BASE,
+        observed=[6, 1],
+    ),
+    Near("adapter-shape-mismatch", "IA3", adapter(ia3((8, 1)), peft_type="IA3"), args=ON_BASE),
+    Fires(
+        "adapter-shape-mismatch",
+        "a prompt of fewer rows than tokens",
+        adapter(prompt("prompt_embeddings", (3, 8)), peft_type="PROMPT_TUNING", num_virtual_tokens=4),
+        args=ON_BASE,
+        expected=4,
+    ),
+    Fires(
+        "adapter-incomplete",
+        "a prompt without its rows",
+        adapter(prompt("something_else", (3, 8)), peft_type="PROMPT_TUNING", num_virtual_tokens=3),
+        args=ON_BASE,
+    ),
+    Near(
+        "adapter-incomplete",
+        "a prompt",
+        adapter(prompt("prompt_embeddings", (3, 8)), peft_type="PROMPT_TUNING", num_virtual_tokens=3),
+        args=ON_BASE,
+    ),
     # -- settings
     Fires(
         "config-invalid",
@@ -243,6 +332,20 @@ CASES: list[Case] = [
         adapter(lora_alpha=None),
         subject="adapter_config.json",
         says=["lora_alpha is missing"],
+        beside=["adapter-only"],
+    ),
+    Fires(
+        "config-invalid",
+        "settings that give neither rank nor alpha cannot be merged by",
+        adapter(r=None, lora_alpha=None),
+        args=ON_BASE,
+        times=2,
+    ),
+    Near(
+        "config-invalid",
+        "settings that give neither, without a base",
+        adapter(r=None, lora_alpha=None),
+        exit=3,
         beside=["adapter-only"],
     ),
     Fires(

@@ -8,11 +8,13 @@ import pytest
 
 from blockaudit.rules import registry
 from tests.rules import (
+    test_adapters,
     test_branches,
     test_containers,
     test_files,
     test_keys,
     test_norms,
+    test_parts,
     test_quantised,
     test_rows,
     test_shapes,
@@ -20,7 +22,10 @@ from tests.rules import (
 )
 from tests.support.audit import Fires, Near
 
-TABLES = (test_files, test_keys, test_shapes, test_quantised, test_norms, test_branches, test_containers)
+TABLES = (
+    test_files, test_keys, test_shapes, test_quantised, test_norms, test_branches, test_containers, test_adapters,
+    test_parts,
+)  # fmt: skip
 CASES = [case for table in TABLES for case in table.CASES]
 # No manifest value can be pinned here, so that execution alone can disagree: cases of test_rows.
 EXECUTED_ONLY = {

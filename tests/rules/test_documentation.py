@@ -44,6 +44,10 @@ ADDED = (
     "inputs-changed",
     "layout-converted",
     "part-not-covered",
+    "adapter-incomplete",
+    "adapter-target-mismatch",
+    "adapter-target-unmatched",
+    "adapter-shape-mismatch",
 )
 
 each_rule = pytest.mark.parametrize("entry", entries(), ids=lambda e: f"{e.rule.code}-{e.rule.name}")

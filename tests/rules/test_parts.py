@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.audit import Case, Fires, Near, check, ids, inspect
-from tests.support.checkpoint import Build, Draft, Edit, add, config, drop, family, file, rename, then
+from tests.support.checkpoint import Build, Draft, Edit, add, config, drop, family, file
 
 OLDER, NEWER = "language_model.", "model.language_model."
 NORM = "model.layers.1.input_layernorm.weight"
@@ -148,6 +148,7 @@ CASES: list[Case] = [
         "a head that the larger model does not tie",
         family("llama_tied", inside(tie_word_embeddings=False)),
         tensors=[OLDER + "lm_head.weight"],
+        beside=["alias-missing"],
     ),
     Near(
         "missing-key",

@@ -12,7 +12,8 @@ from blockaudit.records.adapter import Adapter, Pair
 from blockaudit.records.checkpoint import Fault, TensorHeader
 
 _PROMPTS = ("PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING")
-READ = ("LORA", "IA3", *_PROMPTS)
+_MODULAR = ("LORA", "IA3")
+READ = (*_MODULAR, *_PROMPTS)
 # Modules whose weights PEFT saves of itself where the vocabulary was resized.
 _EMBEDDINGS = ("embed_tokens", "lm_head")
 _MERGE = "--base SOURCE audits the merged function"
@@ -27,7 +28,7 @@ def read_adapter(
         faults = list(_halves(keys, None, file))
         return Adapter("", "", read=False, pairs=keys.pairs, says=_says(keys, None)), faults
     said = read_settings(config)
-    read = said.kind in READ
+    read, modular = said.kind in READ, said.kind in _MODULAR
     faults = list(said.faults)
     if said.kind == "LORA":
         faults += [*_halves(keys, said, file), *_ranks(keys, said, file), *_strays(keys, said, file)]
@@ -37,6 +38,7 @@ def read_adapter(
     elif said.kind in _PROMPTS:
         faults += _prompts(tensors, said, file)
     adapter = Adapter(
+        unsaid=said.unsaid,
         kind=said.kind,
         base=said.base,
         read=read,
@@ -44,10 +46,10 @@ def read_adapter(
         whole=keys.whole if read else {},
         tokens=keys.tokens if read else {},
         says=_says(keys, said),
-        targets=said.targets or (),
+        targets=(said.targets or ()) if modular else (),
         layers=said.layers,
         excluded=said.excluded,
-        unmatched=_unmatched(keys, said) if read else (),
+        unmatched=_unmatched(keys, said) if modular else (),
     )
     if adapter.unmatched:
         faults.append(_unmatched_fault(adapter.unmatched))

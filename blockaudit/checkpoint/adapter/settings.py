@@ -35,6 +35,7 @@ class Settings(msgspec.Struct, frozen=True):
     parameters: tuple[str, ...]
     tokens: int | None  # rows of prompts
     faults: tuple[Fault, ...] = ()
+    unsaid: tuple[Fault, ...] = ()
 
     def expected_ranks(self, module: str) -> frozenset[int]:
         """The ranks that a module may have: one, or several where a pattern that is not run might speak of it."""
@@ -71,14 +72,18 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
         faults.append(_fault("peft_type", kind, "the kind of the adapter, such as LORA", "no loader knows what it is"))
         kind = ""
     lora = kind.upper() == "LORA"
-    rank = _whole(config, "r", faults) if lora else None
+    # A config that gives neither says nothing of the scale: alone that is no fault yet, on a base it is.
+    silent = not {"r", "lora_alpha"} & config.keys()
+    numbers: list[Fault] = []
+    rank = _whole(config, "r", numbers) if lora else None
+    alpha = _number(config, "lora_alpha", numbers) if lora else None
     if lora:
         _patterns(config, "alpha_pattern", float, faults)
     return Settings(
         kind=short(kind.upper(), 40),
         base=short(base) if isinstance(base, str) else "",
         rank=rank,
-        alpha=_number(config, "lora_alpha", faults) if lora else None,
+        alpha=alpha,
         ranks=_patterns(config, "rank_pattern", int, faults) if lora else {},
         targets=_names(config.get("target_modules")),
         excluded=_names(config.get("exclude_modules") or []),
@@ -89,7 +94,8 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
         bias=str(config.get("bias") or "none"),
         parameters=_names(config.get("target_parameters")) or (),
         tokens=_rows(config),
-        faults=tuple(faults),
+        faults=(*faults, *(() if silent else numbers)),
+        unsaid=tuple(numbers) if silent else (),
     )
 
 

@@ -12,6 +12,7 @@ from blockaudit.checkpoint.files import gc_paused, open_file, reason, short
 from blockaudit.checkpoint.gguf.header import BadHeaderError, Header, read
 from blockaudit.checkpoint.header import unread
 from blockaudit.checkpoint.layout import check_spans
+from blockaudit.checkpoint.links import LEADS_OUT, leads_out
 from blockaudit.records.checkpoint import Fault, FileHeader, TensorHeader
 
 Read = tuple[FileHeader, list[Fault], dict[str, Any]]
@@ -69,6 +70,10 @@ def read_files(folder: str, names: Sequence[str]) -> tuple[list[FileHeader], lis
         path = os.path.join(folder, name)
         if name in lost:
             files.append(unread(path, name, 0, "gguf"))
+            continue
+        if len(names) > 1 and leads_out(folder, name):
+            files.append(unread(path, name, 0, "gguf"))
+            faults.append(Fault("unreadable-file", name, f"cannot be read: {LEADS_OUT}"))
             continue
         header, found, said = read_file(path, name)
         files.append(header)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import torch
 
-from blockaudit.graph import live, tiny
+from blockaudit.graph import live, tiny, upstream
 
 LAYER_KEYS = tiny.LAYER_KEYS
 # A change that takes the key out of the config.
@@ -39,11 +39,7 @@ class SampleError(Exception):
 
 def base(model_type: str, class_name: str) -> dict[str, Any]:
     """The config of a tiny model of the type, by the first way of filling it that works. Raises SampleError."""
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    cls: Any = getattr(transformers, class_name)
+    cls: Any = getattr(upstream.transformers(), class_name)
     if tiny.config_class(model_type, class_name).model_type != model_type:
         raise SampleError("it is a part of a model of many parts, whose config has a type of its own")
     reasons: list[str] = []

@@ -103,6 +103,7 @@ def _view(report: Report) -> dict[str, Any]:
         "report": report,
         "sign": _SIGNS[report.verdict],
         "why": verdict.why(report),
+        "held": verdict.held(report),
         "chosen": verdict.chosen(report),
         "summary": _summary(report),
         "facts": _facts(report),
