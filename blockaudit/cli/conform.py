@@ -57,7 +57,16 @@ def conform(
     seq_len: Annotated[
         int | None, _option("Tokens in each (default: 128, or as many as the model has positions).", "N")
     ] = None,
-    seed: Annotated[int, _option("Of the random tokens and probe rows.", "N")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=options.LARGEST_SEED,
+            help="Of the random tokens and probe rows.",
+            rich_help_panel=_RUN,
+        ),
+    ] = 0,
     tokens: Annotated[str | None, _option("Token ids to run instead: .json, .npy or .safetensors.", "FILE")] = None,
     tolerance: Annotated[str | None, _option("A tolerance policy, .json or .yaml.", "FILE")] = None,
     trace_out: Annotated[Path | None, _option("Write the candidate's trace here.", "FILE.safetensors")] = None,

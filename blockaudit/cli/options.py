@@ -12,6 +12,8 @@ from blockaudit.cli import completion
 
 _RULES = "Rules"
 _OUTPUT = "Output"
+# Several generators are seeded with it and the next few numbers, each of which takes 64 bits.
+LARGEST_SEED = 2**62
 
 SOURCE = typer.Argument(
     metavar="SOURCE...",

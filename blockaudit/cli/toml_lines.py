@@ -34,7 +34,7 @@ def line_of(text: str, table: str, key: str, number: int = 0) -> int:
 
 
 def no_date(text: str) -> str:
-    """For a text that is not TOML: the first date in it that is none (`2026-12-32`), for the parser says no more of it."""
+    """For a text that is not TOML: the first date in it that is none (`2026-12-32`), told apart."""
     for found in _DATE.finditer(text):
         try:
             date.fromisoformat(found[1])

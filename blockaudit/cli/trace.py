@@ -94,7 +94,7 @@ def record(
         int | None,
         typer.Option(metavar="N", min=1, help="Tokens in a row (default: 128, or as many as the model has positions)."),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the random tokens.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, max=options.LARGEST_SEED, help="Of the random tokens.")] = 0,
     tokens: Annotated[
         str | None, typer.Option(metavar="FILE", help="Token ids (.json, .npy or .safetensors) instead.")
     ] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -35,7 +36,7 @@ def made_by(candidate: str, source: str | None, dtype: torch.dtype, device: str 
     path, _, name = candidate.rpartition(":")
     if not path.endswith(".py") or not name.isidentifier():
         raise RequestError(f"--candidate {candidate!r}: expected FILE.py:NAME")
-    if not Path(path).is_file():
+    if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
         raise RequestError(f"--candidate: no such file: {path!r}")
     module: Any = _guarded(candidate, lambda: _imported(Path(path)))
     make = getattr(module, name, None)

@@ -6,21 +6,19 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
 from blockaudit.checkpoint.source import open_checkpoint
 from blockaudit.checkpoint.values import close_files
 from blockaudit.errors import RequestError, UnwrittenError
-from blockaudit.manifest.library import Choice, LoadedManifest, choose
-from blockaudit.pipeline.audit import Progress, audited, findings_of, is_model, needs_class
+from blockaudit.pipeline.audit import Progress, findings_of
 from blockaudit.pipeline.execution import needs_torch
 from blockaudit.pipeline.reporting import Judging, reported
+from blockaudit.pipeline.runnable import Prepared, hinders, layer_range, needs_plain, prepared
 from blockaudit.pipeline.suppress import suppression
 from blockaudit.reconcile.assemble import reconcile
 from blockaudit.reconcile.audit import Audit
-from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.report import Finding, Report, Verdict
 from blockaudit.records.suppression import Waiver
 from blockaudit.rules import registry
@@ -72,11 +70,11 @@ def conform(
         folder.check(repro)
     checkpoint = open_checkpoint(os.fspath(source), whole=True)
     try:
-        choice, audit, loaded, config = prepared(checkpoint, manifest)
-        found = findings_of(how.rules, audit, loaded)
-        if audit.reconciled is None or loaded is None or any(hinders(f) for f in found):
-            return _reported(audit, choice, loaded, found, how)
-        needs_plain(audit)
+        ready = prepared(checkpoint, manifest)
+        found = findings_of(how.rules, ready.audit, ready.loaded)
+        if any(hinders(f) for f in found):
+            return _reported(ready.audit, ready, found, how)
+        needs_plain(checkpoint, ready.reconciled)
         asked = running.Request(
             candidate=candidate,
             reference=reference,
@@ -90,19 +88,20 @@ def conform(
             tokens=read_tokens(tokens).tensors() if tokens is not None else None,
             policy=tolerances.load(tolerance),
             code=checkpoint.folder if trust_remote_code else None,
-            manifest_sha256=loaded.sha256,
+            manifest_sha256=ready.loaded.sha256,
             trace_out=trace_out,
             algebra=algebra,
             repro=repro,
         )
-        outcome = running.run(checkpoint, config, audit.reconciled.declared, asked, progress)
-        executed = outcome.executed(audit.reconciled.declared)
+        declared = ready.reconciled.declared
+        outcome = running.run(checkpoint, ready.config, declared, asked, progress)
+        executed = outcome.executed(declared)
         reconciled = reconcile(
-            checkpoint, loaded.manifest, config, whole=False,
+            checkpoint, ready.loaded.manifest, ready.config, whole=False,
             execute=None if executed is None else lambda bound: executed, measured=outcome.measured(),
         )  # fmt: skip
-        audit = replace(audit, reconciled=reconciled, conformance=outcome.conformance)
-        report = _reported(audit, choice, loaded, findings_of(how.rules, audit, loaded), how)
+        audit = replace(ready.audit, reconciled=reconciled, conformance=outcome.conformance)
+        report = _reported(audit, ready, findings_of(how.rules, audit, ready.loaded), how)
         if outcome.unwritten:
             raise UnwrittenError(outcome.unwritten, report)
         return report
@@ -121,65 +120,9 @@ def _check_repro(folder: Path, mode: str) -> None:
         raise RequestError(f"--repro {str(folder)!r} needs local comparisons: --mode local or all, not {mode}")
 
 
-def prepared(
-    checkpoint: Checkpoint, manifest: str | None
-) -> tuple[Choice, Audit, LoadedManifest | None, dict[str, Any]]:
-    """The manifest, what headers say under it, and config.json: all that a run needs. Raises RequestError."""
-    needs_class(checkpoint, "conform runs")
-    choice = choose(manifest, checkpoint) if is_model(checkpoint) else None
-    if not isinstance(choice, Choice):
-        raise RequestError(
-            f"{checkpoint.source}: no manifest speaks of it: name one with --manifest ID|FILE, or write one with "
-            "`blockaudit manifest draft --level graph`"
-        )
-    audit, loaded = audited(checkpoint, choice, "headers", ())
-    if audit.config is None:
-        raise RequestError(
-            f"{checkpoint.source}: no config.json: there is no class to build and no epsilon to hold it to"
-        )
-    return choice, audit, loaded, _named(audit.config, audit, loaded)
-
-
-def _named(config: dict[str, Any], audit: Audit, loaded: LoadedManifest | None) -> dict[str, Any]:
-    """config.json with the class that is run named: where it names none, it is the one that the manifest is of."""
-    if loaded is None or audit.reconciled is None or config.get("model_type"):
-        return config
-    match = loaded.manifest.match
-    named = audit.reconciled.declared.class_name or match.base_class
-    types = {"model_type": match.model_types[0]} if match.model_types else {}
-    return {**config, **types, **({"architectures": [named]} if named else {})}
-
-
-def needs_plain(audit: Audit) -> None:
-    """Raises RequestError where weights are quantised: reference and candidate compute with plain numbers."""
-    found = audit.reconciled.binding.quantised if audit.reconciled is not None else None
-    if found is not None and found.weights:
-        raise RequestError(
-            f"{audit.checkpoint.source}: {len(found.weights)} of its weights are quantised ({found.scheme}): "
-            "dequantise the checkpoint first, numbers are compared plain"
-        )
-
-
-def hinders(finding: Finding) -> bool:
-    """Whether there is no running it: files that cannot be read, keys that are missing, shapes that do not fit."""
-    return finding.severity == "error" and finding.code[0] in "FKS"
-
-
-def layer_range(text: str | None) -> range | None:
-    """`A:B` as layer numbers, B left out. Raises RequestError."""
-    if text is None:
-        return None
-    first, colon, last = text.partition(":")
-    if not colon or not (first or "0").isdecimal() or not (last or "0").isdecimal():
-        raise RequestError(f"--layers {text!r}: expected A:B, the first layer and the one after the last (4:8)")
-    return range(int(first or 0), int(last) if last else 1_000_000)
-
-
-def _reported(
-    audit: Audit, choice: Choice, loaded: LoadedManifest | None, found: tuple[Finding, ...], how: Judging
-) -> Report:
+def _reported(audit: Audit, ready: Prepared, found: tuple[Finding, ...], how: Judging) -> Report:
     audit = replace(audit, level="trace")
-    return reported("conformance", audit, (choice, loaded), found, how, partial(_compared, audit))
+    return reported("conformance", audit, (ready.choice, ready.loaded), found, how, partial(_compared, audit))
 
 
 def _compared(audit: Audit, findings: tuple[Finding, ...]) -> Verdict:

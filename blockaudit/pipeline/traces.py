@@ -11,8 +11,8 @@ from blockaudit.checkpoint.source import open_checkpoint
 from blockaudit.checkpoint.values import close_files
 from blockaudit.errors import RequestError
 from blockaudit.pipeline.audit import findings_of
-from blockaudit.pipeline.conform import hinders, layer_range, needs_plain, prepared
 from blockaudit.pipeline.execution import needs_torch
+from blockaudit.pipeline.runnable import hinders, layer_range, needs_plain, prepared
 from blockaudit.rules import registry
 
 if TYPE_CHECKING:
@@ -67,17 +67,20 @@ def record_trace(
         raise RequestError(f"--candidate {candidate}: it is a trace already")
     checkpoint = open_checkpoint(os.fspath(source), whole=True)
     try:
-        _, audit, loaded, config = prepared(checkpoint, manifest)
-        wrong = next((f for f in findings_of(registry.chosen((), ()), audit, loaded) if hinders(f)), None)
-        if audit.reconciled is None or loaded is None or wrong is not None:
-            why = f"{wrong.code} {wrong.name}: {wrong.message}" if wrong else "no manifest fits it"
-            raise RequestError(f"{checkpoint.source}: it cannot be run: {why}")
-        needs_plain(audit)
+        ready = prepared(checkpoint, manifest)
+        found = findings_of(registry.chosen((), ()), ready.audit, ready.loaded)
+        wrong = next((f for f in found if hinders(f)), None)
+        if wrong is not None:
+            raise RequestError(
+                f"{checkpoint.source}: it cannot be run: {wrong.code} {wrong.name}: {wrong.message}: "
+                "`blockaudit inspect` says more"
+            )
+        needs_plain(checkpoint, ready.reconciled)
         asked = Request(
             candidate=candidate, layers=layer_range(layers), device=device, dtype=dtype, batch=batch, seq_len=seq_len,
             seed=seed, tokens=read_tokens(tokens).tensors() if tokens is not None else None,
-            code=checkpoint.folder if trust_remote_code else None, manifest_sha256=loaded.sha256,
+            code=checkpoint.folder if trust_remote_code else None, manifest_sha256=ready.loaded.sha256,
         )  # fmt: skip
-        record(checkpoint, config, audit.reconciled.declared, asked, out)
+        record(checkpoint, ready.config, ready.reconciled.declared, asked, out)
     finally:
         close_files()

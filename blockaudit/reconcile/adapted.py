@@ -60,7 +60,26 @@ def misfits(
 def _found(wanted: Collection[str], known: Mapping[str, TensorHeader]) -> dict[str, str]:
     """Names as the adapter's class has them -> names of the base, whose root may be another one."""
     names, _ = canonical(dict.fromkeys(wanted, _NO_SHAPE), known, "")
+    lost = [name for name in wanted if names[name] not in known]
+    if lost and len(lost) < len(names):
+        # Parts of a larger model may each have a root of their own.
+        tails: dict[str, set[str]] = {}
+        for key in known:
+            for tail in _tails(key):
+                tails.setdefault(tail, set()).add(key)
+        for name in lost:
+            hits = next((hit for tail in _tails(name) if (hit := tails.get(tail))), set[str]())
+            names[name] = next(iter(hits)) if len(hits) == 1 else names[name]
     return names
+
+
+def _tails(name: str) -> Iterator[str]:
+    """The name without its first segments, one by one; never without a number of a layer."""
+    segments = name.split(".")
+    for i, segment in enumerate(segments[:-2]):
+        yield ".".join(segments[i:])
+        if segment.isdecimal():
+            return
 
 
 def _turned(reconciled: Reconciled) -> frozenset[str]:

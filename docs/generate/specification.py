@@ -13,8 +13,8 @@ def page() -> str:
     lines += [
         "blockaudit was built from a written specification of the Transformer block: chapter M3.7, *Residual",
         "Stream, Normalization, and Block Assembly*. It does not ship with the code, and nothing here needs it.",
-        "`blockaudit explain` and the [rules](rules.md) cite it by section (`0x02`), for readers who have it; this page",
-        "has what each section and failure is called, and what of ours rests on it.",
+        "`blockaudit explain` and the [rules](rules.md) cite it by section (`0x02`), for readers who have it; this",
+        "page has what each section and failure is called, and what of ours rests on it.",
         "",
         "## The failure lab",
         "",

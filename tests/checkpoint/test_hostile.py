@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
 
 import pytest
 
+from blockaudit.checkpoint.adapter.settings import read_settings
+from blockaudit.cli.main import run
 from tests.checkpoint.hostile import CASES, SECRET, WEIGHTS, Hostile
 from tests.support.audit import inspect
-from tests.support.checkpoint import family
+from tests.support.checkpoint import draft, encoded, family, write
 from tests.support.watch import watch
 
 
@@ -105,3 +108,39 @@ def test_what_may_not_be_read(tmp_path: Path) -> None:
     outcome = inspect(source)
     assert outcome.names == ["unreadable-file"]
     assert "permission denied" in outcome.findings[0]["message"]
+
+
+NAMES = (
+    "\x1b[2J\x1b]8;;https://evil.example\x07x\x1b]8;;\x07", "left\u202etfel", "<script>alert(1)</script>", "]]>",
+    "\n::error file=x::y", "\0", "| a | b |", "`x`", "\u2028\x85\x9b31m", "../../etc/passwd", "%0A%0D",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "github", "html", "sarif", "junit", "json"])
+def test_names_do_nothing_in_any_format(tmp_path: Path, form: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Names of tensors, of a file and of its folder, and values of config.json."""
+    source = tmp_path / "folder \x1b[2J<script>\u202e"
+    write(draft("llama", lambda d: d.tensors.update(dict.fromkeys(NAMES, encoded([1.0])))), source)
+    (source / "config.json").write_text(
+        json.dumps({**json.loads((source / "config.json").read_text()), "hidden_act": NAMES})
+    )
+    (source / WEIGHTS).rename(source / "\x1b[2J<script>\u202e.safetensors")
+    assert run(["inspect", str(source), "--format", form]) == 1
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert not [c for c in out if c != "\n" and not c.isprintable()]
+    if form in ("html", "junit"):  # markdown has them in code, where they are text
+        assert "<script" not in out
+    if form == "html":
+        assert "<img" not in out
+    assert form == "json" or not [line for line in out.splitlines() if line.startswith("::error file=x")]
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), float("inf"), float("nan"), 0, True])
+def test_numbers_of_an_adapter_that_nobody_can_compute_with(number: float) -> None:
+    said = read_settings(
+        {"peft_type": "LORA", "r": number, "lora_alpha": number, "rank_pattern": {"x": number}, "num_virtual_tokens": 1}
+    )
+    assert [fault.observed for fault in said.faults if fault.rule == "config-invalid"]
+    assert (said.rank, said.alpha, said.ranks) == (None, None, {})
+    assert said.scale() == "an unknown factor"

@@ -81,6 +81,15 @@ def test_a_folder_of_training_state_only(tmp_path: Path) -> None:
     assert "training state" in refused(tmp_path / "training_args.bin")
 
 
+def test_a_folder_of_checkpoints_names_them(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        safetensors(tmp_path / name / "model.safetensors", {"w": ("F32", (2,))})
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "linked").symlink_to(tmp_path / "a", target_is_directory=True)
+    assert f"2 of its folders hold a checkpoint (a, b): name what to audit, as {tmp_path / 'a'}" in refused(tmp_path)
+
+
 def test_nothing_to_audit(tmp_path: Path) -> None:
     assert "no such file" in refused(tmp_path / "none")
     assert "empty" in refused(tmp_path)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from blockaudit.report import markdown
 from tests.ci.conftest import ROOT
 from tests.ci.runner import EXPRESSION
+from tests.report import samples
 
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 GITLAB = yaml.safe_load((ROOT / "ci" / "gitlab.yml").read_text(encoding="utf-8"))
@@ -50,6 +55,34 @@ def test_the_page_lists_what_the_action_has(part: str, head: str) -> None:
 
 def test_the_page_lists_the_variables_of_the_template() -> None:
     assert _listed("variable") == set(GITLAB[".blockaudit"]["variables"])
+
+
+GH = """#!/bin/sh
+printf '%s|' "$@" >> "$CALLS"; echo >> "$CALLS"
+case "$*" in *--paginate*) printf '%s' "$EARLIER" ;; esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("earlier", "last"),
+    [
+        ("", "pr|comment|7|--body-file|r.md|"),
+        ("11\n12\n", "api|--silent|--method|PATCH|repos/o/r/issues/comments/11|-F|body=@r.md|"),
+    ],
+)
+def test_the_comment_is_written_once_and_then_edited(tmp_path: Path, earlier: str, last: str) -> None:
+    (step,) = [step for step in _steps() if step.get("name") == "Comment on the pull request"]
+    (tmp_path / "gh").write_text(GH)
+    (tmp_path / "gh").chmod(0o755)
+    given = {"CALLS": str(tmp_path / "calls"), "EARLIER": earlier, "GH_REPO": "o/r", "NUMBER": "7", "REPORT": "r.md"}
+    assert given.keys() - {"CALLS", "EARLIER"} <= step["env"].keys()
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **given}
+    subprocess.run(["bash", "-e", "-c", step["run"]], env=environment, check=True, timeout=60)
+    first, call = (tmp_path / "calls").read_text().splitlines()
+    assert first.startswith("api|--paginate|repos/o/r/issues/7/comments|--jq|")
+    assert markdown.render(samples.ACCEPTED).startswith("<!-- blockaudit -->")
+    assert "<!-- blockaudit -->" in first
+    assert call == last
 
 
 def _listed(head: str) -> set[str]:

@@ -172,10 +172,22 @@ def test_a_config_that_is_none(blockaudit: Run, audits: Asked, text: str, line: 
     assert f"pyproject.toml:{line + 3}: " in blockaudit("inspect", "good").err
 
 
+# What the parser says of a date that is none.
+_NOISE = "Expected newline or end of document after a statement"
+
+
 @pytest.mark.parametrize(
     ("data", "says"),
     [
         (b"level = \n", "not TOML: Invalid value (at line 1, column 9)"),
+        (
+            b"[[waivers]]\nexpires = 2026-12-32 # last\n",
+            f"not TOML: {_NOISE} (at line 2, column 15); 2026-12-32 (line 2) is no date",
+        ),
+        (
+            b"[[waivers]]\nexpires = 2026-1-05\n",
+            f"not TOML: {_NOISE} (at line 2, column 15); 2026-1-05 (line 2) is no date",
+        ),
         (b"level = '\xff'\n", "expected UTF-8"),
         (b"[tool]\nblockaudit = 3\n", "[tool.blockaudit]: expected a table"),
         (b"a = " + b"[" * 100_000, "not TOML"),

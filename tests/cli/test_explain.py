@@ -63,6 +63,9 @@ def test_a_pinned_value_is_no_default(blockaudit: Run, tmp_path: Path) -> None:
     ("argv", "says"),
     [
         (["epsilom"], "no rule 'epsilom' and no field of the contract; did you mean epsilon?"),
+        (["N999"], "no rule 'N999' and no field of the contract; its group has N101 to N207"),
+        (["parts.mlm_head"], "'parts.mlm_head' has no fields of the contract"),
+        (["decoder.cross_attention.norm_in", "--manifest", "llama"], "no rule 'decoder.cross_attention.norm_in'"),
         (["decoder.final_norm.epsilom"], "did you mean epsilon?"),
         (["decoder.cross_attention.norm_in.epsilon", "--manifest", "llama"], "llama: declares no field"),
         (["N201", "--manifest", "llama"], "--manifest goes with a field"),
@@ -88,3 +91,27 @@ def test_names_are_escaped(blockaudit: Run, tmp_path: Path) -> None:
     outcome = blockaudit("explain", "\x1b[2J.epsilon")
     assert "\x1b" not in outcome.out
     assert "\\x1b[2J.epsilon" in outcome.out
+
+
+def test_what_a_finding_names_is_a_place_with_fields(blockaudit: Run) -> None:
+    outcome = blockaudit("explain", "encoder.mlp.norm_post")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert "\n  epsilon              The number that keeps the root away from zero.\n" in outcome.out
+    said = json.loads(blockaudit("explain", "decoder.final_norm", "--manifest", "llama", "--format", "json").out)
+    assert said["place"] == "decoder.final_norm"
+    assert {
+        "field": EPSILON.replace("self_attention.norm_in", "final_norm"),
+        "meaning": said["fields"][4]["meaning"],
+    } in (said["fields"])
+    assert all(row["meaning"] for row in said["fields"])
+
+
+@pytest.mark.parametrize(
+    ("beginning", "codes"), [("N2", ["N201", "N202", "N203"]), ("n10", ["N101"]), ("final-norm", ["N106", "N107"])]
+)
+def test_the_beginning_of_a_rule_lists_those_that_begin_so(blockaudit: Run, beginning: str, codes: list[str]) -> None:
+    outcome = blockaudit("explain", beginning)
+    assert (outcome.status, outcome.err) == (0, "")
+    found = [line.split()[0] for line in outcome.out.splitlines()]
+    assert found[: len(codes)] == codes
+    assert all(code.startswith("N") for code in found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from xml.etree import ElementTree
@@ -10,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from blockaudit.cli.main import run
+from blockaudit.report.formats import available
 
 TINY = Path(__file__).parents[2] / "fixtures" / "tiny_llama"
 
@@ -46,3 +48,10 @@ def test_files_by_suffix_and_several_sources(broken: str, tmp_path: Path, capsys
     assert [r["properties"]["verdict"] for r in log["runs"]] == ["accepted", "rejected"]
     assert len(ElementTree.parse(tmp_path / "audit.xml").getroot()) == 2
     assert (tmp_path / "audit.md").read_text(encoding="utf-8").count("## ") == 3
+
+
+def test_help_names_every_suffix() -> None:
+    from blockaudit.cli import options
+
+    (said,) = [one.help for one in options.ReportPaths.__metadata__]
+    assert {form.suffix for form in available().values() if form.suffix} <= set(re.findall(r"\.\w+", said))

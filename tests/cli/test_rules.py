@@ -53,7 +53,8 @@ def test_a_rule_as_json(blockaudit: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "hint"), [("epsilon-mismach", "; did you mean epsilon-mismatch?"), ("N20", ""), ("zzz", "")]
+    ("asked", "hint"),
+    [("epsilon-mismach", "; did you mean epsilon-mismatch?"), ("N99", "; its group has N101 to N207"), ("zzz", "")],
 )
 def test_what_no_rule_is_called(blockaudit: Run, asked: str, hint: str) -> None:
     outcome = blockaudit("explain", asked)

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockaudit.records.report import Finding, Report, Subject
+from blockaudit.records.report import Finding, Report, Subject, Suppressed
 from blockaudit.report import text
 from blockaudit.report.escape import escape
 from blockaudit.report.layout import cells, cut, pad
@@ -33,6 +34,19 @@ def test_rejection_says_how_many_and_why() -> None:
     assert _lines(samples.REJECTED)[1] == "  1 error: N201 epsilon-mismatch: epsilon differs in layers 0-31"
     twice = samples.report(verdict="rejected", findings=(samples.EPSILON, samples.EPSILON))
     assert _lines(twice)[1].startswith("  2 errors, first: N201 epsilon-mismatch")
+    bias = msgspec.structs.replace(samples.EPSILON, code="N104", name="norm-bias-missing")
+    more = samples.report(verdict="rejected", findings=(samples.EPSILON, bias, bias))
+    assert "  3 errors, first: N201 epsilon-mismatch: " in _lines(more, 200)[1]
+    assert _lines(more, 200)[1].endswith("; then N104 norm-bias-missing (2 times)")
+
+
+def test_the_verdict_says_what_does_not_count() -> None:
+    waived = Suppressed(samples.EPSILON, "waiver", "retrained", "norms", "2026-12-31")
+    known = Suppressed(samples.EPSILON, "baseline")
+    first = "ACCEPTED at headers level, 1 finding waived  fixtures/tiny_llama"
+    assert _lines(samples.report(suppressed=(waived,)))[0].startswith(first)
+    both = "ACCEPTED at headers level, 1 finding waived, 2 in the baseline  fixtures/tiny_llama"
+    assert _lines(samples.report(suppressed=(known, waived, known)))[0].startswith(both)
 
 
 def test_strict_rejection_names_the_warning() -> None:

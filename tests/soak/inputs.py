@@ -14,6 +14,7 @@ import shutil
 import struct
 import zipfile
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,8 @@ Grammar = Callable[[random.Random], bytes]
 _KEPT = 300
 _WORDS: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 2**31, 2**63, 2**64, 10**30, 10**400, 0.5, 1e-6, 1e308, float("nan"),
-    float("inf"), -0.0, "", "llama", "rmsnorm", "../x", "/etc/passwd", "\x1b[2J", "a\u202eb", "\ud800", "x" * 3000, "{l}", "{", "a.b",
-    [], {}, [[]], [1, "a", None], {"a": {"b": []}}, {"": None}, ["x"] * 50,
+    float("inf"), -0.0, "", "llama", "rmsnorm", "../x", "/etc/passwd", "\x1b[2J", "a\u202eb", "\ud800", "x" * 3000,
+    "{l}", "{", "a.b", [], {}, [[]], [1, "a", None], {"a": {"b": []}}, {"": None}, ["x"] * 50,
 )  # fmt: skip
 
 
@@ -39,7 +40,7 @@ def value(dice: random.Random, depth: int = 3) -> Any:
         if dice.random() < 0.5:
             return [value(dice, depth - 1) for _ in range(dice.randint(0, 4))]
         return {str(dice.choice(_WORDS))[:50]: value(dice, depth - 1) for _ in range(dice.randint(0, 4))}
-    return dice.choice(_WORDS)
+    return deepcopy(dice.choice(_WORDS))
 
 
 def altered(document: Any, dice: random.Random) -> Any:

@@ -137,6 +137,13 @@ def test_a_kind_that_is_not_read_is_named_and_nothing_is_guessed(kind: str, tmp_
         assert kind in message
 
 
+def test_an_adapter_of_a_larger_model(tmp_path: Path) -> None:
+    """The class names modules by other roots than the file, one for the text stack and one for the vision tower."""
+    from tests.families.test_multimodal import llava
+
+    accepted(*saved(tmp_path, lora(target_modules=["q_proj", "v_proj"]), llava))
+
+
 def test_an_adapter_saved_as_a_pickle(tmp_path: Path) -> None:
     adapter, base = saved(tmp_path, lora(target_modules=["q_proj"]))
     torch.save(load_file(adapter / "adapter_model.safetensors"), adapter / "adapter_model.bin")

@@ -17,6 +17,10 @@ NAME = "adapter_config.json"
 _PLAIN = re.compile(r"\^?[\w.\-]+", re.ASCII)
 
 
+# Of a rank or an alpha; a whole number of JSON may be longer than any float.
+_LARGEST = 2**53
+
+
 class Settings(msgspec.Struct, frozen=True):
     """`targets` and `saved` are None where the config gives a pattern, or nothing, in place of names."""
 
@@ -107,7 +111,7 @@ def _fault(key: str, found: Any, expected: str, because: str) -> Fault:
 
 def _whole(config: Mapping[str, Any], key: str, faults: list[Fault]) -> int | None:
     value = config.get(key)
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _LARGEST:
         return value
     faults.append(_fault(key, value, "a whole number above 0", "a loader would take its own default"))
     return None
@@ -115,7 +119,7 @@ def _whole(config: Mapping[str, Any], key: str, faults: list[Fault]) -> int | No
 
 def _number(config: Mapping[str, Any], key: str, faults: list[Fault]) -> float | None:
     value = config.get(key)
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf"):
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _LARGEST:
         return float(value)
     faults.append(_fault(key, value, "a number above 0", "a loader would take its own default, and scale by that"))
     return None
@@ -125,7 +129,7 @@ def _patterns(config: Mapping[str, Any], key: str, kind: type, faults: list[Faul
     value: Any = config.get(key) or {}
     allowed = (int, float) if kind is float else (int,)
     pairs = cast("dict[str, Any]", value) if isinstance(value, dict) else {"": None}
-    if all(isinstance(v, allowed) and not isinstance(v, bool) and v > 0 for v in pairs.values()):
+    if all(isinstance(v, allowed) and not isinstance(v, bool) and 0 < v < _LARGEST for v in pairs.values()):
         return pairs
     faults.append(_fault(key, value, "names with numbers above 0", "no loader can use it"))
     return {}
@@ -146,4 +150,6 @@ def _layers(value: Any) -> frozenset[int] | None:
 
 def _rows(config: Mapping[str, Any]) -> int | None:
     tokens, parts = config.get("num_virtual_tokens"), config.get("num_transformer_submodules")
-    return tokens * (parts if isinstance(parts, int) else 1) if isinstance(tokens, int) else None
+    if not isinstance(tokens, int) or abs(tokens) >= _LARGEST:
+        return None
+    return tokens * (parts if isinstance(parts, int) and abs(parts) < _LARGEST else 1)

@@ -142,7 +142,8 @@ def _places(model: Mapping[str, Tensor]) -> Iterable[Fault]:
     if lost:
         text = f"the metadata says of {len(lost):,} tensors not where they are stored ({short(lost[0])})"
         yield Fault("corrupt-header", NAME, text, tuple(lost))
-    small = [key for key, t in model.items() if t.chunks and _held(t) < t.nbytes and key not in set(lost)]
+    nowhere = set(lost)
+    small = [key for key, t in model.items() if t.chunks and _held(t) < t.nbytes and key not in nowhere]
     if small:
         text = f"the metadata gives {short(small[0])} {_held(model[small[0]]):,} bytes, less than it needs"
         yield Fault("corrupt-header", NAME, text, tuple(small), model[small[0]].nbytes, _held(model[small[0]]))

@@ -75,7 +75,7 @@ def test_it_can_be_read_without_being_seen(report: Report) -> None:
 def test_the_verdict_stands_first_with_its_reason() -> None:
     root = page(pages.FAULTY)
     head = tags(root, "header")[0]
-    assert words(tags(root, "h1")[0]) == "Rejected at trace level"
+    assert words(tags(root, "h1")[0]) == "Rejected at trace level, 1 finding waived, 1 in the baseline"
     assert "2 errors, first: N201 epsilon-mismatch" in words(head)
     assert "1 field disagrees" in words(head)
     assert words(tags(root, "title")[0]).startswith("Rejected: fixtures/tiny_llama")
