@@ -20,7 +20,8 @@ def leads_out(folder: str, name: str) -> bool:
     if folder.startswith(REMOTE) or not os.path.islink(path):
         return False
     home, target = os.path.realpath(folder or "."), os.path.realpath(path)
-    return not (_below(home, target) or _is_blob(home, target))
+    # A link to nothing opens nothing: that the file is missing says more.
+    return os.path.exists(target) and not (_below(home, target) or _is_blob(home, target))
 
 
 def _below(folder: str, path: str) -> bool:

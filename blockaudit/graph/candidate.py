@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from blockaudit.errors import RequestError, told
+from blockaudit.graph import upstream
 from blockaudit.graph.record import Recording, RecordingError, record_module
 from blockaudit.graph.training import Training, record_module_training
 from blockaudit.graph.weightless import Weightless
@@ -81,6 +82,7 @@ def _imported(path: Path) -> Any:
         raise ImportError(f"cannot import {path}")
     module = module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
+    upstream.hush()
     spec.loader.exec_module(module)
     return module
 

@@ -11,11 +11,16 @@ from typing import Any
 _TALKATIVE = ("torch._subclasses.fake_tensor", "torch.utils._pytree", "torchao")
 
 
+def hush() -> None:
+    """Before anything imports transformers, a user's own file too."""
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
 def transformers() -> Any:
     """The library, imported. Models are built from a config alone: a hub must not be asked for anything."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    for name in _TALKATIVE:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    hush()
     import transformers as library
 
     library.logging.set_verbosity_error()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import translate
 from typing import Any, cast
 
@@ -24,16 +24,32 @@ _PIECES = (
 _MOST = 2000  # patterns with wildcards: each is tried on every module
 
 
+class Ends(msgspec.Struct, frozen=True):
+    """Ends of names, looked up by their lengths: a hostile list is long, and every module is asked."""
+
+    texts: frozenset[str]
+    lengths: tuple[int, ...]
+
+    def of(self, name: str) -> bool:
+        """Whether a name ends in one of them."""
+        return any(name[len(name) - n :] in self.texts for n in self.lengths if n <= len(name))
+
+
+def _ends(texts: Iterable[str]) -> Ends:
+    known = frozenset(texts)
+    return Ends(known, tuple(sorted({len(text) for text in known})))
+
+
 class Targets(msgspec.Struct, frozen=True):
     """Modules that config names as quantised, by their ends and by patterns."""
 
-    ends: tuple[str, ...]
+    ends: Ends
     patterns: tuple[re.Pattern[str], ...]
     unknown: bool
 
     def name(self, module: str) -> bool | None:
         """Whether a module is among them; None where a pattern is not understood."""
-        if module.endswith(self.ends) or any(p.match(module) for p in self.patterns):
+        if self.ends.of(module) or any(p.match(module) for p in self.patterns):
             return True
         return None if self.unknown else False
 
@@ -43,14 +59,14 @@ class Skips(msgspec.Struct, frozen=True):
 
     names: frozenset[str]
     inside: frozenset[str]
-    ends: tuple[str, ...]
+    ends: Ends
     patterns: tuple[re.Pattern[str], ...]
     unknown: bool
     only: Targets | None = None  # where config names what is quantised, all else is left out
 
     def leaves_out(self, module: str) -> bool | None:
         """Whether this module is to be left in plain numbers; None where a pattern is not understood."""
-        if module in self.names or module.endswith(self.ends):
+        if module in self.names or self.ends.of(module):
             return True
         if self.inside and any(part in self.inside for part in _parts(module)):
             return True
@@ -71,7 +87,7 @@ def skips(declared: Declared) -> Skips:
     return Skips(
         frozenset(t for t in ignored if not t.startswith("re:")),
         frozenset(t for t in lists if _is_name(t)),
-        tuple(t for t in lists if _is_name(t) and "." not in t),
+        _ends(t for t in lists if _is_name(t) and "." not in t),
         tuple(known),
         len(known) < len(globs),
         _targets(declared),
@@ -88,7 +104,7 @@ def _targets(declared: Declared) -> Targets | None:
         return None
     globs = [_begins(name[3:]) for name in names if name.startswith("re:")]
     known = [re.compile(text) for text in globs[:_MOST] if text is not None]
-    return Targets(tuple(n for n in names if not n.startswith("re:")), tuple(known), len(known) < len(globs))
+    return Targets(_ends(n for n in names if not n.startswith("re:")), tuple(known), len(known) < len(globs))
 
 
 def _texts(given: Any) -> Iterator[str]:
