@@ -41,7 +41,7 @@ BELOW: dict[str, set[str]] = {
         "graph",
         "trace",
         "suppress",
-    },  # fmt: skip
+    },
     "cli": {"records", "errors", "resources", "report", "pipeline", "rules", "manifest", "suppress"},
     "zoo": {"records", "errors", "resources", "manifest", "graph", "pipeline"},
     "__main__": {"cli"},
