@@ -20,7 +20,11 @@ def value(said: Any) -> str:
         pairs = cast("Mapping[Any, Any]", said).items()
         return ", ".join(f"{value(k)}: {value(v)}" for k, v in pairs) or "{}"
     if isinstance(said, Sequence):
-        return ", ".join(value(v) for v in cast("Sequence[Any]", said)) or "[]"
+        parts = cast("Sequence[Any]", said)
+        inside = ", ".join(value(v) for v in parts)
+        # Several numbers are a shape, and read as one.
+        shape = len(parts) != 1 and all(isinstance(v, int) and not isinstance(v, bool) for v in parts)
+        return f"[{inside}]" if shape else inside
     return escape(repr(said))
 
 

@@ -10,7 +10,8 @@ Example:
     GPT-2 stores c_fc as [d, 4d]; a Linear stores [4d, d].
 
 What to do:
-    Transpose it. Declare the layout [in, out] only if the class that loads it reads it so (GPT-2's Conv1D).
+    Transpose it, and look at the square weights that were written with it: their shapes cannot show whether they were
+    transposed too. Declare the layout `[in, out]` only if the class that loads it reads it so (GPT-2's Conv1D).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from blockaudit.rules.base import Rule, across
 RULE = Rule(
     "S102",
     "transposed-weight",
-    "transpose it; declare the layout [in, out] only if the class reads it so",
+    "transpose it, and check the square weights written with it, whose shapes cannot show it; declare the layout "
+    "`[in, out]` only if the class reads it so",
 )
 
 
