@@ -35,8 +35,9 @@ venv: $(VENV)/.stamp
 demo: $(VENV)/.base.stamp
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh fixtures/demo.sh
 
+# A file's tests stay in one process, which builds their models once; each process takes some GB.
 test: $(VENV)/.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.stamp
 	$(BIN)/ruff format --check .

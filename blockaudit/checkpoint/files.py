@@ -12,9 +12,20 @@ from collections.abc import Generator
 from contextlib import closing, contextmanager
 from typing import BinaryIO, Protocol
 
+from blockaudit.records.checkpoint import Identity
+
 # What the path of a file on a hub begins with; every other path is one of this machine.
 REMOTE = "hf://"
 LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
+
+
+# Of a file on a hub: it belongs to a commit, and is what it is.
+COMMITTED: Identity = (0, 0, 0, 0)
+
+
+def identity_of(status: os.stat_result) -> Identity:
+    """What tells this file from another, and from what it was."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class NotRegularError(OSError):
@@ -71,6 +82,11 @@ class PositionedFile(Protocol):
         """Its length in bytes, as it was when it was opened."""
         ...
 
+    @property
+    def identity(self) -> Identity:
+        """Which file it is, as it was when it was opened."""
+        ...
+
     def read_at(self, length: int, offset: int) -> bytes:
         """Up to `length` bytes at `offset`."""
         ...
@@ -93,6 +109,7 @@ class LocalFile:
 
     def __init__(self, path: str) -> None:
         self._fd, self.size = open_regular(path)
+        self.identity = identity_of(os.fstat(self._fd))
 
     def read_at(self, length: int, offset: int) -> bytes:
         return pread_all(self._fd, length, offset)

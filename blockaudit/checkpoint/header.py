@@ -109,7 +109,9 @@ def _read(file: PositionedFile, path: str, name: str) -> tuple[FileHeader, list[
         # The bytes of a replaced entry are not a hole: the double name is the fault.
         entries.extend(pair for pair in text.repeated if text.tensors[pair[0]] != pair[1])
     faults.extend(check_layout(entries, name, start, size - start))
-    return FileHeader(name, path, size, "safetensors", start, text.tensors, text.metadata), faults
+    return FileHeader(
+        name, path, size, "safetensors", start, text.tensors, text.metadata, identity=file.identity
+    ), faults
 
 
 def read_header(path: str, name: str) -> tuple[FileHeader, list[Fault]]:

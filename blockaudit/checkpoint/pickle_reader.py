@@ -35,7 +35,7 @@ def read_pickle(path: str, name: str) -> tuple[FileHeader, list[Fault]]:
             size = file.size
             zipped = file.read_at(4, 0) == b"PK\x03\x04"
             container = "torch-zip" if zipped else "torch-legacy"
-            named = _named(file, zipped=zipped)
+            named, identity = _named(file, zipped=zipped), file.identity
     except RefusedError as error:
         fault = Fault(error.rule, name, error.message, expected=error.expected, observed=error.observed)
         return unread(path, name, size, container), [fault]
@@ -44,6 +44,7 @@ def read_pickle(path: str, name: str) -> tuple[FileHeader, list[Fault]]:
         return unread(path, name, size, container), [Fault("unreadable-file", name, f"cannot be read: {why}")]
     metadata = {"blockaudit.unwrapped": named.wrapper} if named.wrapper else {}
     header = FileHeader(
-        name, path, size, container, 0, named.tensors, metadata, storages=named.storages, strided=named.strided
-    )
+        name, path, size, container, 0, named.tensors, metadata, storages=named.storages, strided=named.strided,
+        identity=identity,
+    )  # fmt: skip
     return header, []

@@ -10,12 +10,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from blockaudit.checkpoint.files import REMOTE
+from blockaudit.checkpoint.files import COMMITTED, REMOTE, identity_of
+from blockaudit.records.checkpoint import Identity as Identity
 from blockaudit.records.checkpoint import Origin
 
 # A path, a first byte and a number of bytes.
 Span = tuple[str, int, int]
-Identity = tuple[int, int, int, int]
 # Headers and vectors that are fetched from a hub at a time: what it costs is waiting, not work.
 WORKERS = 16
 
@@ -96,9 +96,8 @@ def _listed(path: str) -> bool:
 def identity(path: str) -> Identity:
     """What tells that a path names another file now. Raises OSError. A commit is what it is."""
     if is_remote(path):
-        return 0, 0, 0, 0
-    status = os.stat(path)
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        return COMMITTED
+    return identity_of(os.stat(path))
 
 
 def fetch_ahead(spans: Sequence[Span]) -> None:

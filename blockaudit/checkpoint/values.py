@@ -1,7 +1,8 @@
 """Reading tensor bytes by position: small vectors as statistics, large tensors in blocks, never a whole file.
 
 Every function answers None (or an empty answer) where the bytes cannot be read: that the file is short or the header
-wrong is already a fault of the checkpoint.
+wrong is already a fault of the checkpoint. That it is no longer the file whose header was read shows only here, and
+`changed` tells it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import msgspec
 
 from blockaudit.checkpoint import storage
 from blockaudit.checkpoint.decode import DECODERS, Numbers
-from blockaudit.checkpoint.files import PositionedFile, open_file
-from blockaudit.records.checkpoint import DTYPE_BITS, Checkpoint, TensorHeader
+from blockaudit.checkpoint.files import PositionedFile, open_file, reason
+from blockaudit.records.checkpoint import DTYPE_BITS, Checkpoint, Fault, FileHeader, TensorHeader
 
 # Elements of the longest vector that read_vector decodes.
 VECTOR_LIMIT = 1 << 20
@@ -40,30 +41,57 @@ class VectorStats(msgspec.Struct, frozen=True):
     digest: bytes
 
 
-# Open files by path, with what tells that a path names another file now.
-_open: OrderedDict[str, tuple[PositionedFile, storage.Identity]] = OrderedDict()
+# Open files by path.
+_open: OrderedDict[str, PositionedFile] = OrderedDict()
+# Files whose bytes are not read any more, by path: since their headers were read they have become something else.
+_changed: dict[str, str] = {}
+_REPLACED = "was replaced or written to after its header was read, so that its numbers lie nobody knows where"
+_GONE = "cannot be read any more, and could when its header was: {}"
 
 
 def close_files() -> None:
     """Close the files that are kept open between reads, and the connections to hubs."""
     while _open:
-        _open.popitem()[1][0].close()
+        _open.popitem()[1].close()
+    _changed.clear()
     storage.close()
 
 
-def _opened(path: str) -> PositionedFile:
-    """An open file, kept for the next read. Raises OSError."""
-    now = storage.identity(path)
+def changed(ckpt: Checkpoint) -> tuple[Fault, ...]:
+    """Files of this machine that have changed between the reading of their header and that of their numbers."""
+    return tuple(
+        Fault("unreadable-file", file.name, f"the file {why}: audit it again when nothing writes to it")
+        for file in ckpt.files
+        if (why := _changed.get(file.path))
+    )
+
+
+def _opened(of: FileHeader) -> PositionedFile:
+    """The file that a header was read from, open and kept for the next read. Raises OSError where it is another now."""
+    try:
+        file = _current(of.path)
+    except OSError as error:
+        if of.identity is not None and not storage.is_remote(of.path):
+            _changed[of.path] = _GONE.format(reason(error))
+        raise
+    # What was opened is asked, and not what the path names: that may be a third file by now.
+    if of.identity is not None and file.identity != of.identity:
+        _changed[of.path] = _REPLACED
+        raise OSError("not the file that its header was read from")
+    return file
+
+
+def _current(path: str) -> PositionedFile:
+    """What the path names now, open. Raises OSError."""
     known = _open.get(path)
-    if known is not None and known[1] == now:
+    if known is not None and known.identity == storage.identity(path):
         _open.move_to_end(path)
-        return known[0]
+        return known
     if known is not None:
-        _open.pop(path)[0].close()
-    file = open_file(path)
-    _open[path] = file, now
+        _open.pop(path).close()
+    file = _open[path] = open_file(path)
     if len(_open) > _OPEN_FILES:
-        _open.popitem(last=False)[1][0].close()
+        _open.popitem(last=False)[1].close()
     return file
 
 
@@ -78,9 +106,9 @@ def read_block(ckpt: Checkpoint, key: str, start: int, length: int) -> bytes:
     span = _span(ckpt, key, start, length)
     if span is None:
         return b""
-    path, offset, length = span
+    _, offset, length = span
     try:
-        data = _opened(path).read_at(length, offset)
+        data = _opened(ckpt.owner[key]).read_at(length, offset)
     except OSError:
         return b""
     return data if len(data) == length else b""
@@ -92,7 +120,7 @@ def read_into(ckpt: Checkpoint, key: str, start: int, view: memoryview) -> int:
     if not 0 <= start <= start + len(view) <= tensor.nbytes or not _sound(tensor, file.size, file.data_start):
         return 0
     try:
-        return _opened(file.path).read_into(view, file.data_start + tensor.data_offsets[0] + start)
+        return _opened(file).read_into(view, file.data_start + tensor.data_offsets[0] + start)
     except OSError:
         return 0
 

@@ -27,6 +27,10 @@ COMMANDS: dict[str, Command] = {
     ),
     "trace": Command("blockaudit.cli.trace:app", "Record, compare and show traces as files.", "Audit"),
     "manifest": Command("blockaudit.cli.manifest:app", "List, show, check, compare and draft manifests.", "Describe"),
+    "map": Command("blockaudit.cli.map:app", "List, show and check migration maps.", "Migrate"),
+    "convert": Command(
+        "blockaudit.cli.convert:convert", "Convert a checkpoint by a map: whole, with proof, or not at all.", "Migrate"
+    ),
     "rules": Command("blockaudit.cli.rules:rules", "List every rule, one line each.", "Describe"),
     "explain": Command("blockaudit.cli.explain:explain", "Explain one rule, or one field of the contract.", "Describe"),
 }

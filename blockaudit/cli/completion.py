@@ -108,6 +108,13 @@ def manifest(incomplete: str) -> list[str]:
     return [name for name in resources.manifest_ids() if name.startswith(incomplete)]
 
 
+def migration_map(incomplete: str) -> list[str]:
+    """Ids of the library's maps. Where none begins so, the shell goes on to files."""
+    from blockaudit import resources
+
+    return [name for name in resources.map_ids() if name.startswith(incomplete)]
+
+
 def report_format(incomplete: str) -> list[str]:
     """Formats of a report."""
     from blockaudit.report import formats

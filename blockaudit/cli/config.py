@@ -9,10 +9,13 @@ from typing import Any, cast
 
 import msgspec
 
+from blockaudit import pipeline
 from blockaudit.cli.toml_lines import line_of, no_date
 from blockaudit.errors import RequestError
 from blockaudit.records.report import Place
 from blockaudit.records.suppression import Waiver
+from blockaudit.report import formats
+from blockaudit.rules import registry
 from blockaudit.suppress.waivers import said, waivers
 from blockaudit.suppress.words import no_such_key
 
@@ -160,8 +163,23 @@ class _Reader(msgspec.Struct, frozen=True):
         items = cast("list[Any]", value) if isinstance(value, list) else [value]
         return tuple(self.text_of(key, item) for item in items)
 
+    def held(self, key: str, text: str, known: Callable[[str], object]) -> str:
+        """A text that `known` takes. What it raises of another names the option alone; here the line is known too."""
+        try:
+            known(text)
+        except RequestError as error:
+            raise self.wrong(key, f"{key}: {error}") from error
+        return text
+
+    def level(self, key: str, value: Any) -> str:
+        return self.held(key, self.text_of(key, value), pipeline.levels_of)
+
+    def format_name(self, key: str, value: Any) -> str:
+        return self.held(key, self.text_of(key, value), formats.by_name)
+
     def codes(self, key: str, value: Any) -> tuple[str, ...]:
-        return tuple(code.strip() for item in self.texts(key, value) for code in item.split(",") if code.strip())
+        codes = [code.strip() for item in self.texts(key, value) for code in item.split(",") if code.strip()]
+        return tuple(self.held(key, code, lambda known: registry.chosen((known,), ())) for code in codes)
 
     def path(self, key: str, value: Any) -> Path:
         """A path is relative to the file that says it."""
@@ -169,6 +187,11 @@ class _Reader(msgspec.Struct, frozen=True):
 
     def paths(self, key: str, value: Any) -> tuple[Path, ...]:
         return tuple(self.file.parent / item for item in self.texts(key, value))
+
+    def reports(self, key: str, value: Any) -> tuple[Path, ...]:
+        for item in self.texts(key, value):
+            self.held(key, item, lambda path: formats.by_suffix(Path(path)))
+        return self.paths(key, value)
 
     def manifest(self, key: str, value: Any) -> str:
         """A library id, or a file."""
@@ -192,9 +215,9 @@ _KEYS: dict[str, tuple[str, Callable[[_Reader, str, Any], Any]]] = {
     "strict": ("strict", _Reader.flag),
     "allow-unverified": ("allow_unverified", _Reader.flag),
     "manifest": ("manifest", _Reader.manifest),
-    "level": ("level", _Reader.text_of),
-    "format": ("format", _Reader.text_of),
-    "report": ("report", _Reader.paths),
+    "level": ("level", _Reader.level),
+    "format": ("format", _Reader.format_name),
+    "report": ("report", _Reader.reports),
     "baseline": ("baseline", _Reader.path),
     "waivers": ("waivers", _Reader.waivers),
 }

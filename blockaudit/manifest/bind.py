@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from blockaudit.manifest import grammar
-from blockaudit.manifest.fields import branch_fields, norm_fields, stack_fields
+from blockaudit.manifest.fields import branch_fields, norm_fields, norm_key, stack_fields
 from blockaudit.manifest.functions import branch_functions, head_functions, stack_functions
 from blockaudit.manifest.values import Layered, Resolver
 from blockaudit.manifest.view import owner_of
@@ -19,6 +20,7 @@ from blockaudit.records.manifest import Bound, Branch, ClassSpec, Manifest, Norm
 
 # More layers or experts than this is not a model: such a config value is reported, never expanded.
 MAX_AXIS = 65_536
+_SYMBOL = re.compile(r"\{(\w+)\}")
 
 
 def bind(
@@ -168,14 +170,15 @@ class _Binder:
         if norm.module is UNSET or norm.module is None or values["scale"].value == "none":
             return
         shape = norm.shape if norm.shape is not UNSET else ["d_model"]
-        owned = [TensorSpec(role="weight", module=norm.module, shape=shape)]
+        core = self.manifest.norm
+        owned = [TensorSpec(role="weight", key=norm_key(norm, core, "weight"), shape=shape)]
         if values["bias"].value or not values["bias"].known:
             optional = not values["bias"].known
-            owned.append(TensorSpec(role="bias", key=f"{norm.module}.bias", shape=shape, optional=optional))
+            owned.append(TensorSpec(role="bias", key=norm_key(norm, core, "bias"), shape=shape, optional=optional))
         for state in norm.persistent_state or []:
             # Counters are scalars; every other running statistic has the norm's own shape.
             of = [] if state.startswith("num_") else shape
-            owned.append(TensorSpec(role=state, key=f"{norm.module}.{state}", shape=of))
+            owned.append(TensorSpec(role=state, key=norm_key(norm, core, state), shape=of))
         for spec in owned:
             self.expected.extend(self._tensor(spec, owner, "norm", layers=layers, sure=sure, **where))
 
@@ -203,7 +206,7 @@ class _Binder:
         unsure = not sure or present is None
         tied = self.resolver.value(spec.tie) if spec.tied_to is not None else None
         base = ExpectedTensor(
-            template=self._prefixed(spec.key or f"{spec.module}.weight", what),
+            template=self._prefixed(self._numbered(spec.key or f"{spec.module}.weight"), what),
             shape=tuple(self._axis(s) for s in spec.shape),
             symbols=tuple(spec.shape),
             owner=owner,
@@ -214,7 +217,7 @@ class _Binder:
             counts=self._counts(spec.key or spec.module or ""),
             optional=spec.optional or unsure or (tied is not None and not tied.known),
             derived=derived or spec.derived,
-            tied_to=self._prefixed(spec.tied_to, "embedding") if spec.tied_to else None,
+            tied_to=self._prefixed(self._numbered(spec.tied_to), "embedding") if spec.tied_to else None,
             tied=tied,
             layout=spec.layout,
             ignored=ignored,
@@ -225,7 +228,7 @@ class _Binder:
             out = 0 if spec.layout == "out_in" else len(spec.shape) - 1
             yield replace(
                 base,
-                template=self._prefixed(f"{spec.module}.bias", what),
+                template=self._prefixed(self._numbered(f"{spec.module}.bias"), what),
                 shape=base.shape[out : out + 1],
                 symbols=base.symbols[out : out + 1],
                 role=f"{spec.role}.bias" if what != "norm" else "bias",
@@ -245,6 +248,18 @@ class _Binder:
         if not template.startswith(mine) or (not mine and what == "part"):
             return template
         return self._prefix + template[len(mine) :]
+
+    def _numbered(self, template: str) -> str:
+        """The template with every dimension symbol that is no axis as its number; one that is not known stays."""
+
+        def number(symbol: re.Match[str]) -> str:
+            name = symbol[1]
+            if name == "l" or name in self.manifest.axes or name not in self.manifest.dims:
+                return symbol[0]
+            count = self._count(name)
+            return symbol[0] if count is None else str(count)
+
+        return _SYMBOL.sub(number, template)
 
     def _counts(self, template: str) -> tuple[tuple[str, int], ...]:
         axes = self.manifest.axes

@@ -108,6 +108,16 @@ def _affine(s: _Site) -> Iterator[str]:
         yield "bias: scalenorm has one scalar and no bias"
 
 
+def _names(s: _Site) -> Iterator[str]:
+    core, norm = s.manifest.norm, s.norm
+    given: Any = s.of(norm.names, core.names) or {}
+    state: Any = s.of(norm.persistent_state, core.persistent_state) or ()
+    roles = ("weight", "bias", *state)
+    yield from (f"names: a norm has no tensor {role}; it has {', '.join(roles)}" for role in given if role not in roles)
+    called = [given.get(role, role) for role in roles]
+    yield from (f"names: two tensors are called {name}" for name in sorted({n for n in called if called.count(n) > 1}))
+
+
 def _numerics(s: _Site) -> Iterator[str]:
     core, norm = s.manifest.norm, s.norm
     work, order = s.of(norm.work_dtype, core.work_dtype), s.of(norm.cast_order, core.cast_order)
@@ -158,7 +168,7 @@ def _partial(s: _Site) -> Iterator[str]:
         yield "subset: ranks would draw different coordinates; name the distributed_owner"
 
 
-_RULES = (_placement, _statistics, _epsilon, _affine, _numerics, _coupling, _partial)
+_RULES = (_placement, _statistics, _epsilon, _affine, _names, _numerics, _coupling, _partial)
 
 
 def _instances(manifest: Manifest) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from blockaudit.manifest.check_values import tensor_specs
+from blockaudit.manifest.fields import norm_key
 from blockaudit.manifest.view import sites
 from blockaudit.records.manifest import Manifest, TensorSpec
 
@@ -17,18 +18,20 @@ def tensors(manifest: Manifest) -> Iterator[str]:
     """Findings on every tensor, and on the templates of norms."""
     used: set[str] = set()
     templates = list(_templates(manifest))
+    # A symbol of dims may stand in a template too: it is one number, which the config gives.
+    known = {*manifest.axes, *manifest.dims}
     for place, template in templates:
         axes = _AXIS.findall(template)
         used.update(axes)
-        yield from (f"{place}: axis {{{a}}} is not in axes" for a in axes if a != "l" and a not in manifest.axes)
+        yield from (f"{place}: axis {{{a}}} is not in axes" for a in axes if a != "l" and a not in known)
         yield from (f"{place}: axis {{{a}}} comes twice in {template!r}" for a in set(axes) if axes.count(a) > 1)
     yield from (f"axes.{axis}: no template has it" for axis in manifest.axes if axis not in used)
-    known = {template for _, template in templates}
+    stored = {template for _, template in templates}
     for place, spec in tensor_specs(manifest):
-        yield from (f"{place}: {said}" for said in _spec(spec, known))
+        yield from (f"{place}: {said}" for said in _spec(spec, stored))
     yield from _roles(manifest)
     prefix = manifest.match.base_prefix
-    if prefix and known and not any(t.startswith(prefix) for t in known):
+    if prefix and stored and not any(t.startswith(prefix) for t in stored):
         yield f"match.base_prefix: no template begins with {prefix!r}"
     twice = [key for key, times in Counter(manifest.config_reads).items() if times > 1]
     yield from (f"config_reads: {key!r} is given twice" for key in twice)
@@ -45,8 +48,7 @@ def _templates(manifest: Manifest) -> Iterator[tuple[str, str]]:
             yield place, spec.key
     for place, _, norm in sites(manifest):
         if norm.module:
-            yield place, f"{norm.module}.weight"
-            yield place, f"{norm.module}.bias"
+            yield from ((place, norm_key(norm, manifest.norm, role)) for role in ("weight", "bias"))
 
 
 def _spec(spec: TensorSpec, known: set[str]) -> Iterator[str]:

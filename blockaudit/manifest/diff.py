@@ -57,8 +57,12 @@ def compare(a: Manifest, b: Manifest) -> Comparison:
     shared = {key: size for key, size in _sizes(a, one).items() if key in known}
     at_one, at_two = bind(a, shared), bind(b, shared)
     names = tuple(Difference(what, mine, other, "nothing") for what, mine, other in renamed)
-    contract = (*names, *_contract(at_one, at_two), *_kinds(at_one, at_two), *_functions(at_one, at_two))
-    return Comparison(contract, _dims(one, two), _keys(one, two))
+    return Comparison((*names, *apart(at_one, at_two)), _dims(one, two), _keys(one, two))
+
+
+def apart(one: BoundManifest, two: BoundManifest) -> tuple[Difference, ...]:
+    """What tells two bound manifests with one set of names apart: contract fields, layer kinds, functions."""
+    return (*_contract(one, two), *_kinds(one, two), *_functions(one, two))
 
 
 def _sizes(manifest: Manifest, bound: BoundManifest) -> dict[str, int]:

@@ -31,6 +31,12 @@ def inherited(norm: Norm, default: Norm, name: str) -> Any:
     return own if own is not UNSET else getattr(default, name)
 
 
+def norm_key(norm: Norm, default: Norm, role: str) -> str:
+    """The whole key of a norm's `weight`, `bias` or running statistic, as a template."""
+    names = inherited(norm, default, "names")
+    return f"{norm.module}.{role if names is UNSET else names.get(role, role)}"
+
+
 def norm_fields(site: str, norm: Norm, default: Norm, resolver: Resolver) -> dict[str, Resolved]:
     """Every field of one norm site, resolved."""
     found: dict[str, Resolved] = {}

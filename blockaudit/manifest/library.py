@@ -10,9 +10,9 @@ from typing import Any, Literal, cast
 import msgspec
 
 from blockaudit import resources
-from blockaudit.manifest.fields import inherited
+from blockaudit.manifest.fields import inherited, norm_key
 from blockaudit.manifest.load import LoadedManifest, library, load
-from blockaudit.manifest.text_stack import text_class, text_configs
+from blockaudit.manifest.text_stack import Steps, text_class, text_configs
 from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.manifest import Manifest
 
@@ -43,14 +43,28 @@ def effective_config(config: dict[str, Any] | None) -> dict[str, Any] | None:
 
     It is another object than `config` exactly there.
     """
-    if config is None or _by_config(config) is not None:
+    found = _text_stack(config)
+    if config is None or found is None:
         return config
-    for inner in text_configs(config):
-        family = _by_config(inner)
-        if family is not None:
-            name = None if inner.get("architectures") else text_class(config, signatures()[family].classes)
-            return {**inner, "architectures": [name]} if name else inner
-    return config
+    _, inner, family = found
+    name = None if inner.get("architectures") else text_class(config, signatures()[family].classes)
+    return {**inner, "architectures": [name]} if name else inner
+
+
+def text_place(config: dict[str, Any] | None) -> Steps:
+    """The names that lead to the config of the text stack that `effective_config` gives; none where it is all of it."""
+    found = _text_stack(config)
+    return () if found is None else found[0]
+
+
+def _text_stack(config: dict[str, Any] | None) -> tuple[Steps, dict[str, Any], str] | None:
+    """The first text stack of a larger model that the library speaks of: place, config and family."""
+    if config is None or _by_config(config) is not None:
+        return None
+    for place, inner in text_configs(config):
+        if (family := _by_config(inner)) is not None:
+            return place, inner, family
+    return None
 
 
 def speaks_of(config: dict[str, Any] | None) -> bool:
@@ -188,10 +202,10 @@ def templates(manifest: Manifest) -> Iterator[tuple[str, bool]]:
         for norm, optional in norms:
             if isinstance(norm.module, str):
                 maybe = optional or isinstance(norm.when, str) or stack.ignored
-                yield f"{norm.module}.weight", maybe
+                yield norm_key(norm, manifest.norm, "weight"), maybe
                 bias = inherited(norm, manifest.norm, "bias")
                 if bias is not False:
-                    yield f"{norm.module}.bias", maybe or bias is not True
+                    yield norm_key(norm, manifest.norm, "bias"), maybe or bias is not True
         specs = [(t, False) for t in (*stack.embedding, *stack.tensors)]
         specs += [(t, b.when is not None or bool(b.layer_kinds)) for b in stack.branches for t in b.tensors]
         for spec, optional in specs:

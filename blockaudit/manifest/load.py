@@ -26,7 +26,7 @@ class LoadedManifest(msgspec.Struct, frozen=True):
 
 def load(id_or_path: str) -> LoadedManifest:
     """A manifest by library id (`llama`) or by file. Raises RequestError, with the line at fault."""
-    if id_or_path in resources.manifest_ids():
+    if id_or_path in resources.manifest_ids() or id_or_path in resources.layout_ids():
         return library(id_or_path)
     data = read(id_or_path)
     # Users' files are validated against the schema, which knows their lines; the library's are, in tests.

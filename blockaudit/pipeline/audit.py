@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from blockaudit.checkpoint.quantization.view import logical_view
 from blockaudit.checkpoint.source import open_checkpoint, open_part
+from blockaudit.checkpoint.values import changed
 from blockaudit.errors import RequestError
 from blockaudit.manifest.library import Choice, Nearest, effective_config, speaks_of
 from blockaudit.manifest.load import LoadedManifest, library
@@ -82,7 +83,12 @@ def audited(
 
 
 def findings_of(rules: tuple[registry.Entry, ...], audit: Audit, loaded: LoadedManifest | None) -> tuple[Finding, ...]:
-    """What the rules find; under a pinned manifest the tensors are held to what config.json says now as well."""
+    """What the rules find; under a pinned manifest the tensors are held to what config.json says now as well.
+
+    Called after the reading: a file that has changed meanwhile is a fault that shows only then.
+    """
+    if later := changed(audit.checkpoint):
+        audit = replace(audit, checkpoint=replace(audit.checkpoint, faults=(*audit.checkpoint.faults, *later)))
     found = registry.run(rules, audit)
     if loaded is None or audit.reconciled is None or audit.config is None or not audit.reconciled.declared.pinned:
         return placed(inside.as_stored(found, audit), audit, loaded)

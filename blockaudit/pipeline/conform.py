@@ -15,7 +15,7 @@ from blockaudit.errors import RequestError, UnwrittenError
 from blockaudit.pipeline.audit import Progress, findings_of
 from blockaudit.pipeline.execution import needs_torch
 from blockaudit.pipeline.reporting import Judging, reported
-from blockaudit.pipeline.runnable import Prepared, hinders, layer_range, needs_plain, prepared
+from blockaudit.pipeline.runnable import Prepared, layer_range, needs_plain, prepared
 from blockaudit.pipeline.suppress import suppression
 from blockaudit.reconcile.assemble import reconcile
 from blockaudit.reconcile.audit import Audit
@@ -72,7 +72,7 @@ def conform(
     try:
         ready = prepared(checkpoint, manifest)
         found = findings_of(how.rules, ready.audit, ready.loaded)
-        if any(hinders(f) for f in found):
+        if any(f.hinders for f in found):
             return _reported(ready.audit, ready, found, how)
         needs_plain(checkpoint, ready.reconciled)
         asked = running.Request(

@@ -64,7 +64,7 @@ def inspect(
     pictures shows. Raises RequestError where nothing can be audited.
     """
     del allow_unverified
-    levels = _levels(level)
+    levels = levels_of(level)
     level = ",".join(name for name in LEVELS[1:] if name in levels) or LEVELS[0]
     how = Judging(registry.chosen(select, ignore), strict, suppression(waivers, baseline, write_baseline), pictures)
     if candidate is not None and "graph" not in levels:
@@ -109,8 +109,8 @@ def _refuse_remote(*sources: str | os.PathLike[str] | None) -> None:
             raise RequestError(f"{os.fspath(source)}: --trust-remote-code runs no code from a hub: download it first")
 
 
-def _levels(asked: str) -> set[str]:
-    """The levels asked for; `values` and `graph` each include `headers`."""
+def levels_of(asked: str) -> set[str]:
+    """The levels asked for; `values` and `graph` each include `headers`. Raises RequestError for an unknown one."""
     levels = {part.strip() for part in asked.split(",")}
     if not levels <= set(LEVELS):
         raise RequestError(f"unknown level {asked!r}: expected {', '.join(LEVELS)}, or several with commas")

@@ -15,7 +15,7 @@ from blockaudit.manifest.library import Choice, Nearest
 from blockaudit.manifest.load import LoadedManifest
 from blockaudit.pipeline.picture import pictured
 from blockaudit.pipeline.suppress import Suppression, settled
-from blockaudit.reconcile import contract
+from blockaudit.reconcile import contract, inside
 from blockaudit.reconcile.audit import Audit
 from blockaudit.records.checkpoint import Checkpoint, TensorHeader
 from blockaudit.records.report import Finding, ManifestChoice, Report, Subject, Verdict
@@ -46,7 +46,7 @@ def reported(
 ) -> Report:
     """The report of what was found. `otherwise` gives the verdict where no finding that counts rejects."""
     alone = contract.reconcile([audit.alone.testimony]) if audit.alone is not None else ()
-    rows = audit.reconciled.rows if audit.reconciled else alone
+    rows = inside.rows_as_written(audit, audit.reconciled.rows) if audit.reconciled else alone
 
     def report(held: tuple[Finding, ...]) -> Report:
         return Report(

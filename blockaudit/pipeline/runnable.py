@@ -13,7 +13,6 @@ from blockaudit.pipeline.audit import audited, is_model, needs_class
 from blockaudit.reconcile.audit import Audit, Reconciled
 from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.manifest import Manifest
-from blockaudit.records.report import Finding
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -62,11 +61,6 @@ def needs_plain(checkpoint: Checkpoint, reconciled: Reconciled) -> None:
             f"{checkpoint.source}: {len(found.weights)} of its weights are quantised ({found.scheme}): "
             "dequantise the checkpoint first, numbers are compared plain"
         )
-
-
-def hinders(finding: Finding) -> bool:
-    """Whether there is no running it: unreadable files, missing keys, shapes or a config that do not fit."""
-    return finding.severity == "error" and finding.code[0] in "FKSC"
 
 
 def layer_range(text: str | None) -> range | None:

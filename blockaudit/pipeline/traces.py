@@ -12,7 +12,7 @@ from blockaudit.checkpoint.values import close_files
 from blockaudit.errors import RequestError
 from blockaudit.pipeline.audit import findings_of
 from blockaudit.pipeline.execution import needs_torch
-from blockaudit.pipeline.runnable import hinders, layer_range, needs_plain, prepared
+from blockaudit.pipeline.runnable import layer_range, needs_plain, prepared
 from blockaudit.rules import registry
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def record_trace(
     try:
         ready = prepared(checkpoint, manifest)
         found = findings_of(registry.chosen((), ()), ready.audit, ready.loaded)
-        wrong = next((f for f in found if hinders(f)), None)
+        wrong = next((f for f in found if f.hinders), None)
         if wrong is not None:
             raise RequestError(
                 f"{checkpoint.source}: it cannot be run: {wrong.code} {wrong.name}: {wrong.message}: "

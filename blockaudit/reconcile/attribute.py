@@ -127,6 +127,27 @@ def missing(audit: Audit) -> Iterable[tuple[Place, TemplateBinding]]:
             yield "other", t
 
 
+def lost_branches(reconciled: Reconciled) -> dict[str, frozenset[int]]:
+    """Branches that have lost every tensor but those of norms, each with the layers in which they have."""
+    gone: dict[str, set[int]] = {}
+    for t in reconciled.binding.templates:
+        e = t.expected
+        if e.what == "branch" and e.owner != f"{e.stack}.layer" and not (e.optional or e.derived):
+            held = gone.setdefault(e.owner, set(e.layers))
+            held &= layers_without(t)
+    return {owner: frozenset(layers) for owner, layers in gone.items() if layers}
+
+
+def layers_without(t: TemplateBinding) -> frozenset[int]:
+    """The layers that have no tensor of a template: not one of its experts."""
+    head = expand.before_layer(t.expected.template)
+    if head is None or not t.missing:
+        return frozenset()
+    absent = set(t.missing)
+    held = {expand.layer_of(k, head) for k in expand.keys(t.expected) if k not in absent}
+    return frozenset(t.expected.layers) - held
+
+
 def wrong_counts(reconciled: Reconciled) -> dict[str, tuple[int, int]]:
     """Axes whose count in config.json is not the stored one (experts): axis -> (declared, stored).
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 from msgspec.structs import replace
 
+from blockaudit.manifest.library import text_place
+from blockaudit.manifest.text_stack import dotted
 from blockaudit.reconcile.audit import Audit, Reconciled
 from blockaudit.records.binding import Rename
+from blockaudit.records.contract import ContractRow
 from blockaudit.records.report import Finding
+
+# Fields that evidence, or the subject of a finding, cites.
+_CITED = re.compile(r"config\.json: (\w[\w.]*(?:, \w[\w.]*)*)")
 
 
 class Beside(msgspec.Struct, frozen=True):
@@ -60,8 +67,35 @@ def _part(key: str, shared: tuple[str, ...]) -> str:
     return above + key[len(above) :].partition(".")[0]
 
 
+def as_written(audit: Audit) -> Callable[[str], str]:
+    """Turns what cites config.json as the text stack reads it into what cites it as the larger model has written it."""
+    whole = audit.checkpoint.config
+    place = text_place(whole) if audit.nested else ()
+    if not place or whole is None:
+        return str
+
+    def cited(hit: re.Match[str]) -> str:
+        return "config.json: " + ", ".join(dotted(whole, place, key) for key in hit[1].split(", "))
+
+    return lambda words: _CITED.sub(cited, words) if "config.json" in words else words
+
+
+def rows_as_written(audit: Audit, rows: tuple[ContractRow, ...]) -> tuple[ContractRow, ...]:
+    """Contract rows with evidence that cites config.json as it is written."""
+    written = as_written(audit)
+    if written is str:
+        return rows
+    return tuple(
+        replace(row, statements={w: replace(s, evidence=written(s.evidence)) for w, s in row.statements.items()})
+        for row in rows
+    )
+
+
 def as_stored(findings: Iterable[Finding], audit: Audit) -> tuple[Finding, ...]:
-    """The findings of a text stack with its tensors called as the larger model calls them."""
+    """The findings of a text stack with its tensors and config fields called as the larger model calls them."""
+    written = as_written(audit)
+    if written is not str:
+        findings = [replace(f, subject=written(f.subject), evidence=written(f.evidence)) for f in findings]
     reconciled = audit.reconciled
     moved = root(reconciled) if reconciled is not None and audit.nested else None
     if reconciled is None or moved is None:

@@ -16,6 +16,8 @@ DTYPE_BITS: dict[str, int] = {
 }  # fmt: skip
 
 
+# What tells one file under a path from another, and a file from itself written over: device, inode, bytes, time in ns.
+Identity = tuple[int, int, int, int]
 # Dimensions of one tensor: NumPy has no more, and PyTorch no use for them.
 MAX_RANK = 64
 # Held to where a header is decoded: what is longer is read the slow way, which says what is wrong.
@@ -74,6 +76,8 @@ class FileHeader(msgspec.Struct, frozen=True):
     storages: dict[str, str] = {}
     # Keys whose elements do not lie side by side (pickled state dicts only): their byte range runs from first to last.
     strided: frozenset[str] = frozenset()
+    # The file that the header was read from; None where nobody looked.
+    identity: Identity | None = None
 
 
 class Origin(msgspec.Struct, frozen=True):

@@ -57,6 +57,8 @@ class Norm(Struct, frozen=True):
     owner: str | UnsetType | None = UNSET
     # Where it lives in the checkpoint. No module: the norm owns no tensor.
     module: str | UnsetType | None = UNSET
+    # What its tensors are called below the module, where that is not `weight` and `bias` (T5X: `scale`).
+    names: dict[str, str] | UnsetType = UNSET
     shape: list[str] | UnsetType = UNSET
     when: str | Bound | UnsetType | None = UNSET
 

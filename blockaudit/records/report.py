@@ -8,6 +8,7 @@ import msgspec
 
 from blockaudit.records.conformance import Conformance
 from blockaudit.records.contract import ContractRow
+from blockaudit.records.conversion import Conversion
 from blockaudit.records.picture import Picture
 
 Severity = Literal["error", "warning", "note"]
@@ -44,6 +45,11 @@ class Finding(msgspec.Struct, frozen=True):
     places: tuple[Place, ...] = ()
     also: tuple[str, ...] = ()
     layers: str = ""
+
+    @property
+    def hinders(self) -> bool:
+        """Whether nothing can be run for it: unreadable files, missing keys, shapes or a config that do not fit."""
+        return self.severity == "error" and self.code[:1] in ("F", "K", "S", "C")
 
 
 class Suppressed(msgspec.Struct, frozen=True):
@@ -115,6 +121,7 @@ class Report(msgspec.Struct, frozen=True):
     gates: tuple[dict[str, Any], ...] = ()
     evaluation_state: dict[str, Any] = {}
     conformance: Conformance | None = None  # of kind `conformance` alone
+    conversion: Conversion | None = None  # of kind `conversion` alone
     suppressed: tuple[Suppressed, ...] = ()
     unused: tuple[str, ...] = ()  # waivers and baseline entries that no finding needed, each in a line; not in the JSON
     picture: Picture | None = None  # for a page with pictures, where one was asked for; not in the JSON

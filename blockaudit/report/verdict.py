@@ -63,7 +63,19 @@ def _rules(findings: Sequence[Finding]) -> str:
     return ", ".join(shown) + (f" and {count(len(times) - _RULES, 'more rule')}" if len(times) > _RULES else "")
 
 
+def _not_run(report: Report) -> str:
+    """Why no numbers were compared: a waiver takes a finding out of the verdict, and mends nothing."""
+    stops = [one for one in report.suppressed if one.finding.hinders]
+    words = {"waiver": "waived", "baseline": "in the baseline"}
+    said = ", ".join(f"{one.finding.code} {one.finding.name} ({words[one.by]})" for one in stops[:_RULES])
+    more = f" and {count(len(stops) - _RULES, 'more finding')}" if len(stops) > _RULES else ""
+    stand = "stands" if len(stops) == 1 else "stand"
+    return f"nothing was run, for {said}{more} {stand}: a checkpoint with such a fault runs only once it is mended"
+
+
 def _why_unverified(report: Report) -> str:
+    if report.kind == "conformance" and report.conformance is None:
+        return _not_run(report)
     named = [f for f in report.findings if f.name in _UNVERIFYING]
     if named:
         return f"{named[0].code} {named[0].name}: {shortened(named[0].message)}"

@@ -41,10 +41,11 @@ class Rule(msgspec.Struct, frozen=True):
         evidence: str = "",
         severity: Severity | None = None,
         help: str | None = None,
+        lab: Sequence[int] | None = None,
         also: Sequence[str] = (),
         layers: str = "",
     ) -> Finding:
-        """A finding of this rule."""
+        """A finding of this rule. severity, help, lab: in place of the rule's, where this one is milder or another."""
         return Finding(
             code=self.code,
             name=self.name,
@@ -56,7 +57,7 @@ class Rule(msgspec.Struct, frozen=True):
             observed=observed,
             evidence=evidence,
             help=self.help if help is None else help,
-            lab=self.lab,
+            lab=self.lab if lab is None else tuple(lab),
             also=tuple(also),
             layers=layers,
         )

@@ -1,8 +1,8 @@
 """A weight file cannot be read at all.
 
 What it means:
-    The file is of a kind that blockaudit does not open (an archive of code, another container, a device) or the
-    system refuses to read it.
+    The file is of a kind that blockaudit does not open (an archive of code, another container, a device), the system
+    refuses to read it, or it was replaced or written to between the reading of its header and that of its numbers.
 
 Why it matters:
     Nothing that such a file holds is known, so nothing about it can be accepted.
@@ -11,7 +11,7 @@ Example:
     model.bin is a TorchScript archive: its tensors lie behind code that would have to run.
 
 What to do:
-    Give a safetensors file or a PyTorch state dict that this user may read.
+    Give a safetensors file or a PyTorch state dict that this user may read, and that nothing writes to meanwhile.
 """
 
 from __future__ import annotations

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from blockaudit.cli.rules import markdown
 from blockaudit.rules import registry
@@ -25,8 +27,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m docs.generate", description=__doc__)
     parser.add_argument("--output", type=Path, default=Path(__file__).parents[1], help="default: docs/")
     folder: Path = parser.parse_args().output
+    if not folder.is_dir():
+        _refuse(f"--output {folder}: expected a folder that is there: make it first")
     for name, page in PAGES.items():
-        (folder / name).write_text(page(), encoding="utf-8")
+        try:
+            (folder / name).write_text(page(), encoding="utf-8")
+        except OSError as error:
+            _refuse(f"--output {folder}: {name} cannot be written: {error.strerror}")
+
+
+def _refuse(why: str) -> NoReturn:
+    print(f"docs.generate: error: {why}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 if __name__ == "__main__":

@@ -37,12 +37,17 @@ def test_shard_missing(tmp_path: Path) -> None:
 
 
 def test_many_missing_shards_take_no_long_time(tmp_path: Path) -> None:
-    """Once two and a half seconds: every shard was looked up in a list of those that are not there."""
-    index(tmp_path, {f"w{i}": f"m{i}.safetensors" for i in range(20_000)}, None)
-    started = time.process_time()
-    fault = only(opened(tmp_path))
-    assert time.process_time() - started < 1.5
-    assert (fault.rule, len(fault.tensors), fault.observed) == ("shard-missing", 20_000, 0)
+    """Once every shard was looked up in a list of those that are not there: four times as many took 16 times."""
+
+    def seconds(count: int) -> float:
+        index(tmp_path, {f"w{i}": f"m{i}.safetensors" for i in range(count)}, None)
+        started = time.process_time()
+        fault = only(opened(tmp_path))
+        assert (fault.rule, len(fault.tensors), fault.observed) == ("shard-missing", count, 0)
+        return time.process_time() - started
+
+    few = min(seconds(5_000) for _ in range(3))
+    assert min(seconds(20_000) for _ in range(2)) < 8 * few
 
 
 def test_a_dangling_link_is_a_missing_shard(tmp_path: Path) -> None:

@@ -156,6 +156,12 @@ WRONG = [
     ("report = {}\n", 1, "report: expected a text"),
     ("waivers = 'none'\n", 1, "waivers: expected tables"),
     ("waivers = [1]\n", 1, "waivers: expected tables"),
+    ('level = "deep"\n', 1, "level: unknown level 'deep': expected headers, values, graph"),
+    ('level = "values,deep"\n', 1, "level: unknown level 'values,deep'"),
+    ('strict = true\nformat = "yaml"\n', 2, "format: unknown format 'yaml': this release writes github, html"),
+    ('report = ["a.json", "a.doc"]\n', 1, "report: cannot tell the report format of 'a.doc' by its suffix"),
+    ('select = ["N", "X9"]\n', 1, "select: 'X9' names no rule: give a code (N201)"),
+    ('ignore = "no-such-rule"\n', 1, "ignore: 'no-such-rule' names no rule"),
 ]
 
 

@@ -34,6 +34,26 @@ def test_every_page_that_is_written_is_held(written: Path) -> None:
     assert sorted(p.name for p in written.iterdir()) == held
 
 
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (None, "expected a folder that is there: make it first"),
+        ("file", "expected a folder that is there: make it first"),
+        ("taken/cli.md", "cli.md cannot be written: Is a directory"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path, made: str | None, says: str) -> None:
+    if made == "file":
+        (tmp_path / "file").touch()
+    elif made is not None:
+        (tmp_path / made).mkdir(parents=True)
+    folder = tmp_path / (made or "missing/folder").partition("/cli")[0]
+    command = [sys.executable, "-m", "docs.generate", "--output", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"docs.generate: error: --output {folder}: {says}\n"
+
+
 def test_the_command_line_is_whole(written: Path) -> None:
     from blockaudit.cli.commands import COMMANDS
 

@@ -66,6 +66,7 @@ EVERYTHING: dict[str, Any] = {
         "couples": [],
         "padding_policy": None,
         "persistent_state": [],
+        "names": {"weight": "gain"},
         "subset": None,
         "instance": None,
         "owner": None,

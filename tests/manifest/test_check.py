@@ -92,6 +92,8 @@ BLOCK: list[tuple[tuple[Any, ...], Any, str]] = [
     (("norm", "couples"), ["positions"], "couples: rmsnorm statistics stay inside a row"),
     (("norm", "padding_policy"), "masked", "padding_policy: statistics stay inside a row"),
     (("norm", "persistent_state"), ["running_mean"], "persistent_state: rmsnorm keeps no statistics"),
+    (("norm", "names"), {"gain": "scale"}, "names: a norm has no tensor gain; it has weight, bias"),
+    (("norm", "names"), {"weight": "bias"}, "names: two tensors are called bias"),
     (("norm", "groups"), 2, "groups: rmsnorm with 2 groups"),
     (("norm", "family"), "groupnorm", "groups: groupnorm with no groups"),
     ((*NORM_IN, "subset"), None, "subset: prmsnorm with no subset"),

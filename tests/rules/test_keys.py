@@ -495,6 +495,35 @@ def test_wrappers_in_any_order(stack: tuple[str, str], tmp_path: Path) -> None:
     assert (finding["name"], finding["observed"]) == ("wrapper-prefix", prefix)
 
 
+MLP = "model.layers.{}.mlp.*"
+
+
+@pytest.mark.parametrize(
+    ("name", "lost", "cited"),
+    [
+        ("llama", [EMBED], []),
+        ("llama", [Q.format("*")], []),
+        ("llama", [Q.format("1"), Q.format("0").replace("q_proj", "k_proj")], []),
+        (
+            "llama",
+            [MLP.format("1").replace("*", "up_proj.weight"), MLP.format("0").replace("*", "down_proj.weight")],
+            [],
+        ),
+        ("llama", [MLP.format("*")], [25, 25, 25]),
+        # In one layer the branch is gone, in the other one tensor of it.
+        ("llama", [MLP.format("1"), MLP.format("0").replace("*", "up_proj.weight")], [25, 25, 25]),
+        ("qwen3_moe", ["model.layers.1.mlp.experts.*"], []),
+        ("qwen3_moe", ["model.layers.1.mlp.*"], [25, 25, 25, 25]),
+    ],
+)
+def test_a_lost_tensor_is_no_failure_of_the_lab_and_a_lost_branch_is(
+    name: str, lost: list[str], cited: list[int], tmp_path: Path
+) -> None:
+    found = [f for f in inspect(family(name, drop(*lost))(tmp_path)).findings if f["name"] == "missing-key"]
+    assert found
+    assert [n for f in found for n in f["lab"]] == cited
+
+
 def test_a_fault_below_a_wrapper_is_still_found(tmp_path: Path) -> None:
     outcome = inspect(family("llama", drop("model.norm.weight"), rename("^", "module."))(tmp_path))
     assert sorted(outcome.grave) == ["final-norm-missing", "wrapper-prefix"]

@@ -13,7 +13,9 @@ pytest.importorskip("transformers")
 
 from tests.cli.conftest import Outcome
 from tests.cli.conftest import blockaudit as blockaudit
+from tests.cli.suppressing import waiver
 from tests.families import models
+from tests.support.checkpoint import drop, family
 
 Run = Callable[..., Outcome]
 USER = """
@@ -92,3 +94,30 @@ def test_nothing_is_written_over_what_a_run_reads(conform: Callable[..., Outcome
     before = Path("user.py").read_text()
     assert conform("one", "--trace-out", "user.py").status == 2
     assert Path("user.py").read_text() == before
+
+
+GONE = "model.layers.1.self_attn.q_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("argv", "held"), [((), "waived"), (("--no-config", "--write-baseline", "known.json"), "in the baseline")]
+)
+def test_a_finding_that_does_not_count_stops_a_run_all_the_same(
+    blockaudit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...], held: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    family("llama", drop(GONE, "model.layers.0.mlp.up_proj.weight"))(tmp_path / "lost")
+    Path("blockaudit.toml").write_text(waiver(rule="missing-key", expires="2999-01-01"))
+    outcome = blockaudit("conform", "lost", "--device", "cpu", "--quiet", *argv)
+    assert outcome.status == 3
+    said = " ".join(outcome.out.split())
+    assert f"nothing was run, for K101 missing-key ({held}), K101 missing-key ({held}) stand" in said
+    assert "witnesses" not in said
+
+
+def test_one_finding_that_stops_a_run(blockaudit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    family("llama", drop(GONE))(tmp_path / "lost")
+    Path("blockaudit.toml").write_text(waiver(rule="missing-key", expires="2999-01-01"))
+    said = blockaudit("conform", "lost", "--device", "cpu", "--format", "markdown").out
+    assert "nothing was run, for K101 missing-key (waived) stands" in said.replace("`", "")

@@ -127,7 +127,7 @@ def test_a_decoder_has_tokens_of_its_own(tmp_path: Path) -> None:
         ("a.json", {"input_ids": [1], "decoder_attention_mask": [1]}, "without decoder_input_ids"),
         ("a.npy", np.array([1.0]), "expected whole numbers, found float64"),
         ("a.npy", np.array([[[1]]]), "expected a list of token ids"),
-        ("a.npy", np.array([object()]), "found object"),
+        ("a.npy", np.array([None]), "found object"),
         ("a.npy", np.array(3), "expected a list of token ids"),
         ("a.safetensors", {"input_ids": torch.ones(2)}, "expected whole numbers, found F32"),
         ("a.safetensors", {"ids": torch.ones(2)}, "no input_ids"),

@@ -172,9 +172,9 @@ def _file(
     except OSError as error:
         fault = Fault("unreadable-file", name, f"cannot be read: {reason(error)}")
         return unread(path, name, 0, CONTAINER), [fault]
-    size = file.size
+    size, identity = file.size, file.identity
     file.close()
-    header = FileHeader(name, path, size, CONTAINER, 0, tensors, strided=frozenset(tensors))
+    header = FileHeader(name, path, size, CONTAINER, 0, tensors, strided=frozenset(tensors), identity=identity)
     if end[0] <= size:
         return header, []
     text = f"the file ends early: {end[0]:,} bytes are needed for {short(end[1])}, it has {size:,}"

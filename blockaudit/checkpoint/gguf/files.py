@@ -46,7 +46,7 @@ def read_file(path: str, name: str) -> Read:
     try:
         with closing(open_file(path)) as file, gc_paused():
             size = file.size
-            header = read(file)
+            header, identity = read(file), file.identity
     except BadHeaderError as error:
         fault = Fault(error.rule, name, error.why, expected=error.expected, observed=error.observed)
         return unread(path, name, size, "gguf"), [fault], {}
@@ -56,7 +56,7 @@ def read_file(path: str, name: str) -> Read:
             [Fault("unreadable-file", name, f"cannot be read: {reason(error)}")],
             {},
         )
-    file_header = FileHeader(name, path, size, "gguf", header.data_start, header.tensors)
+    file_header = FileHeader(name, path, size, "gguf", header.data_start, header.tensors, identity=identity)
     return file_header, _faults(header, name, size), header.metadata
 
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 from urllib.parse import quote
 
 from blockaudit import kept
-from blockaudit.checkpoint.files import REMOTE, short
+from blockaudit.checkpoint.files import COMMITTED, REMOTE, short
 from blockaudit.checkpoint.hub.address import Address, Settings, parse, settings, token
 from blockaudit.checkpoint.hub.listing import Entry, Listing, resolve
 from blockaudit.checkpoint.hub.pieces import Asked, Pieces
@@ -190,6 +190,8 @@ def _entry(key: str) -> Path | None:
 
 class RemoteFile:
     """A file of a repository, read by position."""
+
+    identity = COMMITTED
 
     def __init__(self, opened: Repository, name: str, size: int) -> None:
         self._opened, self._name, self.size = opened, name, size

@@ -47,7 +47,8 @@ class Scale(msgspec.Struct, frozen=True):
 
 def fitted(numbers: Iterable[float], *, signed: bool = False) -> Scale:
     """An axis that holds every finite number; one that holds zero unless they span powers of ten or are `signed`."""
-    finite = sorted(n for n in numbers if math.isfinite(n) and abs(n) < 1e300)
+    # What is smaller than 1e-300 has no round numbers about it, and stands where zero does.
+    finite = sorted(n if abs(n) > 1e-300 else 0.0 for n in numbers if math.isfinite(n) and abs(n) < 1e300)
     low, high = (finite[0], finite[-1]) if finite else (0.0, 1.0)
     if signed:
         reach = max(abs(low), abs(high)) or 1.0

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from blockaudit.report.html.curves import Point, axis_of, chart
@@ -34,6 +34,9 @@ def test_a_signed_axis_has_room_on_both_sides_of_zero() -> None:
 
 
 @given(st.lists(finite, min_size=1), st.booleans())
+@example([5e-324], False)
+@example([1.0, 5e-324], False)
+@example([-5e-324, 1e-310], True)
 def test_every_number_stands_on_its_axis(numbers: list[float], signed: bool) -> None:
     axis = fitted(numbers, signed=signed)
     assert all(0 <= axis.at(n) <= 1 for n in numbers)

@@ -1,0 +1,1 @@
+"""Migration maps: proved on headers (`check`), and carried out as a transaction (`convert`)."""

@@ -1,0 +1,95 @@
+"""The source of a migration, opened: a checkpoint, or one file for each rank; its config from where the map says."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from blockaudit.checkpoint.config import read_config
+from blockaudit.checkpoint.source import open_checkpoint
+from blockaudit.checkpoint.weights import read_weights
+from blockaudit.errors import RequestError
+from blockaudit.records.checkpoint import Checkpoint, Fault, FileHeader, TensorHeader
+from blockaudit.records.migration import MigrationMap
+
+_RANK = "{r}"
+_MAX_RANKS = 4096
+
+
+def open_source(source: str, map_: MigrationMap, config: str | Path | None = None) -> Checkpoint:
+    """The checkpoint that a map moves. Raises RequestError, one line, where there is none."""
+    found = open_checkpoint(source) if map_.ranks is None else _ranks(source, map_.ranks)
+    if config is not None:
+        folder, name = os.path.split(str(config))
+        said, faults = read_config(folder or ".", name)
+        if said is None:
+            why = faults[0].message if faults else "no such file"
+            raise RequestError(f"--config {config}: expected a JSON object: {why}")
+        return replace(found, config=said, faults=_without_config(found))
+    if map_.config_file != "config.json":
+        said, faults = read_config(found.folder, map_.config_file)
+        if said is not None or faults:
+            return replace(found, config=said, faults=(*_without_config(found), *faults))
+    return found
+
+
+def _without_config(found: Checkpoint) -> tuple[Fault, ...]:
+    return tuple(f for f in found.faults if not f.rule.startswith("config-"))
+
+
+def _ranks(folder: str, pattern: str) -> Checkpoint:
+    """One file for each rank, its keys under the rank's number. Raises RequestError where one is missing."""
+    if not os.path.isdir(folder):
+        raise RequestError(f"{folder}: the map reads {pattern}, one file for each rank, out of a folder")
+    names = _names(folder, pattern)
+    files: list[FileHeader] = []
+    faults: list[Fault] = []
+    tensors: dict[str, TensorHeader] = {}
+    owner: dict[str, FileHeader] = {}
+    for rank, name in enumerate(names):
+        header, found = read_weights(os.path.join(folder, name), name)
+        faults += found
+        header = replace(
+            header,
+            tensors={f"{rank}/{key}": tensor for key, tensor in header.tensors.items()},
+            strided=frozenset(f"{rank}/{key}" for key in header.strided),
+        )
+        files.append(header)
+        tensors.update(header.tensors)
+        owner.update(dict.fromkeys(header.tensors, header))
+    config, more = read_config(folder)
+    kind = "sharded-safetensors" if all(f.container == "safetensors" for f in files) else "sharded-torch"
+    return Checkpoint(folder, kind, folder, tuple(files), tensors, owner, config, (*faults, *more))
+
+
+def _names(folder: str, pattern: str) -> list[str]:
+    """The rank files in order, from rank 0 without a gap. Raises RequestError."""
+    head, _, tail = pattern.partition(_RANK)
+    text = re.compile(re.escape(head) + r"(\d{1,5})" + re.escape(tail))
+    below, _, _ = head.rpartition("/")
+    found: dict[int, str] = {}
+    for name in _listed(folder, below, pattern):
+        matched = text.fullmatch(name)
+        if matched is not None:
+            found[int(matched[1])] = name
+    if not found or sorted(found) != list(range(len(found))) or len(found) > _MAX_RANKS:
+        have = ", ".join(found[n] for n in sorted(found)[:8]) or "none"
+        raise RequestError(f"{folder}: the map reads {pattern} from rank 0 on without a gap, and there are {have}")
+    return [found[n] for n in sorted(found)]
+
+
+def _listed(folder: str, below: str, pattern: str) -> list[str]:
+    """Files below a folder by their path in it, as deep as the pattern goes."""
+    depth = pattern.count("/")
+    found = [""]
+    for _ in range(depth + 1):
+        found = [
+            os.path.join(here, name).lstrip("/")
+            for here in found
+            if os.path.isdir(os.path.join(folder, here))
+            for name in os.listdir(os.path.join(folder, here))
+        ]
+    return [name for name in found if name.startswith(below)]
