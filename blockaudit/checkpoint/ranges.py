@@ -28,6 +28,11 @@ class Span(msgspec.Struct, frozen=True):
 def span_of(checkpoint: Checkpoint, key: str) -> Span:
     """The one range of bytes that a tensor is. Raises RequestError where it is none, or not those of its shape."""
     tensor, file = checkpoint.tensors[key], checkpoint.owner[key]
+    if key in file.strided and file.container == "torch-distributed":
+        raise RequestError(
+            f"{checkpoint.source}: {short(key)}: torch.distributed.checkpoint cut it into archives: gather it first, "
+            f"with `python -m torch.distributed.checkpoint.format_utils dcp_to_torch {checkpoint.source} model.pt`"
+        )
     if key in file.strided:
         raise RequestError(
             f"{checkpoint.source}: {short(key)}: its elements do not lie side by side in {file.name}: load the state "

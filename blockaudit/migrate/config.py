@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import msgspec
@@ -33,15 +34,16 @@ def carried(
     map_: MigrationMap, source: Mapping[str, Any] | None, target: Manifest, types: Mapping[str, TensorType]
 ) -> Carried:
     """The config of the target. A key of one name carries over; `model_type` is the target manifest's own."""
-    given = dict(source or {})
+    # A copy: nested objects are written into below.
+    given = deepcopy(dict(source or {}))
     config: dict[str, Any] = {}
     flaws: list[Fault] = []
     for key, value in given.items():
         new = map_.config.get(key, key)
-        if new is not None and key not in _OF_THE_TARGET:
-            _put(config, new, value)
+        if new is not None and key not in _OF_THE_TARGET and (rest := _unnamed(key, value, map_)) is not _ABSENT:
+            _put(config, new, rest)
     for key, new in map_.config.items():
-        # A dotted key names a nested value, which the loop above has not seen.
+        # A dotted key names a nested value, which the loop above has left out.
         if key not in given and new is not None and (value := lookup(given, key)) is not _ABSENT:
             _put(config, new, value)
     for key, said in map_.supply.items():
@@ -56,6 +58,28 @@ def carried(
     dropped = tuple(k for k, new in map_.config.items() if new is None and k in given)
     renamed = {k: new for k, new in map_.config.items() if new is not None and k != new}
     return Carried(config, tuple(flaws), renamed, dropped, tuple(map_.supply))
+
+
+def _unnamed(key: str, value: Any, map_: MigrationMap) -> Any:
+    """What is left of an object when the values that the map names by dotted keys are taken out; absent if nothing."""
+    named = {name.removeprefix(f"{key}.") for name in map_.config if name.startswith(f"{key}.")}
+    if not named or not isinstance(value, dict):
+        return value
+    rest: dict[str, Any] = {k: v for k, v in value.items() if k not in named}  # pyright: ignore[reportUnknownVariableType]
+    return rest or _ABSENT
+
+
+def literals(supply: Mapping[str, Any]) -> dict[str, Any]:
+    """What is supplied as it stands: a map that writes it one way reads nothing else the other way."""
+    found: dict[str, Any] = {}
+    for key, said in supply.items():
+        if not _computed(said):
+            _put(found, key, said)
+    return found
+
+
+def _computed(said: Any) -> bool:
+    return isinstance(said, dict) and bool(said) and set(said) <= {"tensor", "dim", "axis", "expr"}  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _put(config: dict[str, Any], key: str, value: Any) -> None:
@@ -73,7 +97,7 @@ def _supplied(
     key: str, said: Any, config: Mapping[str, Any], types: Mapping[str, TensorType], flaws: list[Fault]
 ) -> Any:
     """A literal, a size of a source tensor, or an expression over the source's config."""
-    if not (isinstance(said, dict) and said and set(said) <= {"tensor", "dim", "axis", "expr"}):  # pyright: ignore[reportUnknownArgumentType]
+    if not _computed(said):
         return said
     spec = msgspec.convert(said, Supplied)
     if spec.expr is not None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from blockaudit.manifest.bind import bind, classes
 from blockaudit.manifest.load import LoadedManifest
 from blockaudit.migrate import templates
+from blockaudit.migrate.config import literals
 from blockaudit.migrate.sides import Side, Slot, slots_of
 from blockaudit.records.manifest import Bound
 from blockaudit.records.migration import MigrationMap, TensorType
@@ -24,30 +25,32 @@ _RANKS = 2
 def imagined(loaded: LoadedManifest, map_: MigrationMap, target: LoadedManifest) -> Iterator[Side]:
     """The source as it would be by its class's defaults; with fewer key/value heads; with its ties the other way.
 
-    A key that the source's class has no default for takes that of the target's, under the map's name for it.
+    A key that the source's class has no default for takes that of the target's, under the map's name for it; one that
+    the way back writes has the value that it writes.
     """
     usual = _explicit(target, {})
 
     def whole(given: dict[str, Any]) -> dict[str, Any]:
         """A config with these values, and what follows from them."""
         config = _explicit(loaded, given)
-        for declared in _bounds(loaded.manifest):
+        for declared in bounds(loaded.manifest):
             key = _first(declared)
             new = map_.config.get(key, key)
             if key not in config and declared.default is None and new in usual:
                 config[key] = usual[new]
         return config
 
-    config = whole({})
+    said = literals(map_.supply_back)
+    config = whole(said)
     yield _side(loaded, config, map_)
     bound = bind(loaded.manifest, config)
     grouped = _key_of(loaded, "n_kv")
     heads = bound.dims.get("n_heads")
     if grouped is not None and heads is not None and isinstance(heads.value, int) and heads.value % 2 == 0:
-        yield _side(loaded, whole({grouped: heads.value // 2}), map_)
+        yield _side(loaded, whole({**said, grouped: heads.value // 2}), map_)
     for tied in dict.fromkeys(k for t in bound.expected if t.tied is not None for k in t.tied.keys):
-        if isinstance(config.get(tied), bool):
-            yield _side(loaded, whole({tied: not config[tied]}), map_)
+        if isinstance(config.get(tied), bool) and tied not in said:
+            yield _side(loaded, whole({**said, tied: not config[tied]}), map_)
 
 
 def _key_of(loaded: LoadedManifest, dim: str) -> str | None:
@@ -78,7 +81,7 @@ def _explicit(loaded: LoadedManifest, given: dict[str, Any]) -> dict[str, Any]:
         ):
             few = found.value if not _counts(dim) or not isinstance(found.value, int) else min(found.value, _FEW)
             config[key] = few
-    for declared in _bounds(loaded.manifest):
+    for declared in bounds(loaded.manifest):
         key = _first(declared)
         if key and key not in config and isinstance(declared.default, bool | int | float | str):
             config[key] = declared.default
@@ -89,18 +92,18 @@ def _counts(dim: str) -> bool:
     return dim.endswith("layers") or dim == "n_experts"
 
 
-def _bounds(value: Any) -> Iterator[Bound]:
+def bounds(value: Any) -> Iterator[Bound]:
     """Every value of a manifest that is read from a config."""
     if isinstance(value, Bound):
         if value.config is not None:
             yield value
-        yield from (found for part in (value.default, value.then, value.else_) for found in _bounds(part))
+        yield from (found for part in (value.default, value.then, value.else_) for found in bounds(part))
     elif isinstance(value, msgspec.Struct):
-        yield from (found for name in value.__struct_fields__ for found in _bounds(getattr(value, name)))
+        yield from (found for name in value.__struct_fields__ for found in bounds(getattr(value, name)))
     elif isinstance(value, dict):
-        yield from (found for part in value.values() for found in _bounds(part))  # pyright: ignore[reportUnknownVariableType]
+        yield from (found for part in value.values() for found in bounds(part))  # pyright: ignore[reportUnknownVariableType]
     elif isinstance(value, list | tuple):
-        yield from (found for part in value for found in _bounds(part))  # pyright: ignore[reportUnknownVariableType]
+        yield from (found for part in value for found in bounds(part))  # pyright: ignore[reportUnknownVariableType]
 
 
 def _side(loaded: LoadedManifest, config: dict[str, Any], map_: MigrationMap) -> Side:
@@ -117,10 +120,14 @@ def _side(loaded: LoadedManifest, config: dict[str, Any], map_: MigrationMap) ->
 def _class_for(loaded: LoadedManifest, config: dict[str, Any], map_: MigrationMap) -> str | None:
     """The class of which the map takes most and leaves least: a map of a decoder with its head is one of that class."""
 
-    def odd(name: str) -> int:
-        keys = [k for k, s in slots_of(bind(loaded.manifest, {**config, "architectures": [name]})).items() if s.needed]
+    def odd(name: str) -> tuple[int, int]:
+        slots = slots_of(bind(loaded.manifest, {**config, "architectures": [name]}))
+        keys = [k for k, s in slots.items() if s.needed]
         taken = [t for rule in map_.rules for t in rule.sources] + [d.key for d in map_.drop]
-        return sum(not any(templates.bind(t, k) is not None for t in taken) for k in keys) - len(keys)
+        lacking = sum(not any(templates.bind(t, k) is not None for t in taken) for k in keys)
+        # Where a rule takes whatever there is, an alias still names a key that only some classes have.
+        aliased = sum(k not in slots for pair in map_.alias for k in pair)
+        return (aliased, lacking - len(keys))
 
     known = classes(loaded.manifest)
     return min(known, key=odd) if known else None

@@ -13,6 +13,7 @@ def plan(work: Work) -> Plan:
     skipped = _untold(work)
     order = {key: n for n, key in enumerate(work.target.slots)}
     steps = [s for s in work.steps if not (s.outputs and set(s.outputs) <= skipped.keys())]
+    steps += work.states
     steps.sort(key=lambda s: order.get(s.outputs[0], len(order)))
     slots = work.target.slots
     return Plan(

@@ -12,6 +12,7 @@ from blockaudit.manifest.bind import bind, classes, config_classes
 from blockaudit.manifest.library import Choice, choose, effective_config
 from blockaudit.manifest.load import LoadedManifest
 from blockaudit.reconcile import expand
+from blockaudit.reconcile.gguf.config import configured
 from blockaudit.records.bound import BoundManifest, ExpectedTensor
 from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.migration import TensorType
@@ -94,6 +95,9 @@ def fitting(loaded: LoadedManifest, config: Mapping[str, Any] | None, keys: Iter
 def source_side(loaded: LoadedManifest | None, checkpoint: Checkpoint) -> Side:
     """The source as its manifest, or where the map names none, as the family that config.json names, says it is."""
     types = {key: TensorType(header.dtype, header.shape) for key, header in checkpoint.tensors.items()}
+    if loaded is not None:
+        # A GGUF file has metadata, which is read in the words of the manifest.
+        checkpoint = configured(checkpoint, loaded.manifest)
     config = checkpoint.config
     if loaded is not None:
         bound = fitting(loaded, config, bare(types))

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any, cast
 
 from msgspec.structs import replace
 
 from blockaudit.checkpoint.config import read_config
+from blockaudit.checkpoint.files import read_capped
+from blockaudit.checkpoint.links import LEADS_OUT, leads_out
 from blockaudit.checkpoint.source import open_checkpoint
 from blockaudit.checkpoint.weights import read_weights
 from blockaudit.errors import RequestError
+from blockaudit.manifest import document
 from blockaudit.records.checkpoint import Checkpoint, Fault, FileHeader, TensorHeader
 from blockaudit.records.migration import MigrationMap
 
@@ -30,10 +34,28 @@ def open_source(source: str, map_: MigrationMap, config: str | Path | None = Non
             raise RequestError(f"--config {config}: expected a JSON object: {why}")
         return replace(found, config=said, faults=_without_config(found))
     if map_.config_file != "config.json":
-        said, faults = read_config(found.folder, map_.config_file)
+        said, faults = _beside(found.folder, map_.config_file)
         if said is not None or faults:
             return replace(found, config=said, faults=(*_without_config(found), *faults))
     return found
+
+
+def _beside(folder: str, name: str) -> tuple[dict[str, Any] | None, list[Fault]]:
+    """The config file that a map names: JSON, or YAML where its name says so."""
+    if not name.lower().endswith((".yaml", ".yml")):
+        return read_config(folder, name)
+    path = os.path.join(folder, name)
+    if not os.path.isfile(path):
+        return None, []
+    if leads_out(folder, name):
+        return None, [Fault("config-invalid", name, f"{name} cannot be read: {LEADS_OUT}")]
+    try:
+        said = document.parse(read_capped(path, document.MAX_YAML), name)
+    except (OSError, ValueError, RequestError) as error:
+        return None, [Fault("config-invalid", name, f"{name} cannot be read: {error}")]
+    if not isinstance(said, dict):
+        return None, [Fault("config-invalid", name, f"{name} holds no object")]
+    return cast("dict[str, Any]", said), []
 
 
 def _without_config(found: Checkpoint) -> tuple[Fault, ...]:

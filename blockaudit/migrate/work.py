@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from blockaudit.manifest.bind import bind
 from blockaudit.manifest.load import LoadedManifest
-from blockaudit.migrate import templates
+from blockaudit.migrate import optimizer, templates
 from blockaudit.migrate.config import Carried, carried
+from blockaudit.migrate.implied import with_axes, with_buffers
 from blockaudit.migrate.load import LoadedMap
 from blockaudit.migrate.moves import Move, Resolution, moves, step
 from blockaudit.migrate.ops.base import OperationError
 from blockaudit.migrate.sides import Side, fitting, slots_of
 from blockaudit.records.bound import BoundManifest
 from blockaudit.records.checkpoint import Fault
-from blockaudit.records.migration import MigrationMap, Step, TensorType
+from blockaudit.records.migration import MigrationMap, Step
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """A move whose operations cannot act on what it takes, and why not."""
+
+    move: Move
+    why: str
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What the checks look at. `fed` and `taken` map a key to the numbers of the rules that feed or take it."""
+    """What the checks look at. `fed` and `taken` map a key to the numbers of the rules that feed or take it.
+
+    A move that failed has no step; it takes what it takes all the same. `known` is what operations know beside their
+    own words.
+    """
 
     loaded: LoadedMap
     source: Side
@@ -31,6 +43,10 @@ class Work(msgspec.Struct, frozen=True):
     flaws: tuple[Fault, ...]
     fed: dict[str, tuple[int, ...]]
     taken: dict[str, tuple[int, ...]]
+    moves: tuple[Move, ...]
+    failed: tuple[Failed, ...]
+    known: Resolution
+    states: tuple[Step, ...]  # of optimizer state
 
     @property
     def map(self) -> MigrationMap:
@@ -42,11 +58,20 @@ def lay(loaded: LoadedMap, source: Side, target: LoadedManifest) -> Work:
     config = carried(loaded.map, source.config, target.manifest, source.types)
     first = bind(target.manifest, config.config)
     dims = {**source.dims, **{n: d.value for n, d in first.dims.items() if d.known and d.value is not None}}
-    loaded = msgspec.structs.replace(loaded, map=_placed(loaded.map, dims))
+    loaded = msgspec.structs.replace(loaded, map=with_buffers(with_axes(_placed(loaded.map, dims))))
     map_ = loaded.map
     taking, flaws = moves(map_, source.types)
     flaws = [*config.flaws, *flaws]
-    steps = list(_steps(map_, taking, source, first, dims, flaws))
+    known = Resolution(dims, pairing(source.bound), pairing(first))
+    steps: list[Step] = []
+    failed: list[Failed] = []
+    for move in taking:
+        try:
+            steps.append(step(move, map_.rules[move.rule], source.types, known))
+        except OperationError as error:
+            failed.append(Failed(move, str(error)))
+    states, spoilt = optimizer.carried(map_, steps, source.types)
+    flaws += spoilt
     out = {key: type_ for one in steps for key, type_ in one.out_types.items()}
     held = {*out, *aliased(map_, 0), *(i.key for i in map_.init)}
     bound = fitting(target, config.config, held)
@@ -62,9 +87,13 @@ def lay(loaded: LoadedMap, source: Side, target: LoadedManifest) -> Work:
         for row in move.sources:
             for key in row.values:
                 taken.setdefault(key, []).append(move.rule)
+    for one in states:
+        for key in one.inputs:
+            taken.setdefault(key, []).append(one.rule)
     return Work(
         loaded, source, side, tuple(steps), config, tuple(flaws),
-        {k: tuple(v) for k, v in fed.items()}, {k: tuple(v) for k, v in taken.items()},
+        {k: tuple(v) for k, v in fed.items()}, {k: tuple(v) for k, v in taken.items()}, tuple(taking), tuple(failed),
+        known, tuple(states),
     )  # fmt: skip
 
 
@@ -93,46 +122,12 @@ def _placed(map_: MigrationMap, dims: Mapping[str, Any]) -> MigrationMap:
     )
 
 
-def _steps(
-    map_: MigrationMap,
-    taking: Iterable[Move],
-    source: Side,
-    first: BoundManifest,
-    dims: Mapping[str, Any],
-    flaws: list[Fault],
-) -> Iterable[Step]:
-    told: set[tuple[int, str]] = set()
-    for move in taking:
-        rule = map_.rules[move.rule]
-        known = Resolution(dims, pairing(source.bound), pairing(first))
-        try:
-            yield step(move, rule, source.types, known)
-        except OperationError as error:
-            # A rule that fails in every layer fails once.
-            if (move.rule, str(error)) not in told:
-                told.add((move.rule, str(error)))
-                flaws.append(_failed(move, rule.sources[0], str(error), source.types))
-
-
 def pairing(bound: BoundManifest | None) -> str | None:
     """The pairing of rotary coordinates, where a manifest has one and no more."""
     if bound is None:
         return None
     said = {v.value for name, v in bound.functions.items() if name.endswith(".rotary.pairing") and v.known}
     return said.pop() if len(said) == 1 else None
-
-
-def _failed(move: Move, template: str, why: str, types: Mapping[str, TensorType]) -> Fault:
-    keys = tuple(key for row in move.sources for key in row.values)
-    rule = "map-undeclared-layout" if "no manifest says which pairing" in why else "map-shape-mismatch"
-    return Fault(
-        rule,
-        f"rules[{move.rule}]",
-        f"rule {move.rule} ({template}), {why}",
-        keys,
-        observed={key: list(types[key].shape) for key in keys[:4]},
-        evidence=f"rules[{move.rule}].ops",
-    )
 
 
 def claims(map_: MigrationMap, key: str) -> list[int]:

@@ -134,7 +134,7 @@ class Scale(_Operation, frozen=True, tag="scale"):
 
 
 class Fold(_Operation, frozen=True, tag="fold"):
-    """Multiply the first tensor of a row, along its axis `dim`, by the second, a vector, which is used up.
+    """Multiply the tensors of a row, along their axis `dim`, by the last one, a vector, which is used up.
 
     `offset` is added to the vector first (1 for a gain that is read as 1 + w).
     """

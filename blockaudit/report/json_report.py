@@ -9,6 +9,7 @@ import msgspec
 
 from blockaudit.errors import RequestError
 from blockaudit.records.contract import WITNESSES, ContractRow, Statement, Witness
+from blockaudit.records.conversion import Conversion
 from blockaudit.records.layers import spoken
 from blockaudit.records.report import Finding, ManifestChoice, Report, Subject, Suppressed
 from blockaudit.report import conformance_json
@@ -58,6 +59,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         "gates": plain(report.gates),
         "evaluation_state": plain(report.evaluation_state),
         **({} if report.conformance is None else {"conformance": conformance_json.to_dict(report.conformance)}),
+        **({} if report.conversion is None else {"conversion": msgspec.to_builtins(report.conversion)}),
         "summary": _summary(report),
     }
 
@@ -161,6 +163,7 @@ def from_dict(document: dict[str, Any]) -> Report:
         gates=tuple(document["gates"]),
         evaluation_state=document["evaluation_state"],
         conformance=conformance_json.from_dict(document["conformance"]) if "conformance" in document else None,
+        conversion=msgspec.convert(document["conversion"], Conversion) if "conversion" in document else None,
         suppressed=msgspec.convert(document.get("suppressed", []), tuple[Suppressed, ...]),
     )
 

@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from blockaudit.records.contract import WITNESSES, ContractRow, Witness
+from blockaudit.records.conversion import Conversion
 from blockaudit.records.layers import spoken
 from blockaudit.records.report import Finding, Report, Suppressed, Verdict
+from blockaudit.report.conversion import facts
 from blockaudit.report.markdown_conformance import conformance
 from blockaudit.report.markdown_text import Room, code, prose, table
 from blockaudit.report.verdict import chosen, held, why
@@ -48,8 +50,16 @@ def _render(report: Report, limit: int) -> str:
     parts = [_head(report, room), _findings(report, room), _suppressed(report.suppressed, room)]
     if report.conformance is not None:
         parts.append(conformance(report.conformance, room))
+    if report.conversion is not None:
+        parts.append(_conversion(report.conversion, room))
     parts.append(_contract(report, room))
     return "\n".join(line for part in parts for line in part) + "\n"
+
+
+def _conversion(done: Conversion, room: Room) -> list[str]:
+    """What was written from what, and what was proved of it."""
+    rows = [f"- {label}: {prose(text)}" for label, text in facts(done)]
+    return room.fixed(["", "### Conversion", "", *rows])
 
 
 def _head(report: Report, room: Room) -> list[str]:

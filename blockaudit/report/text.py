@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from blockaudit.records.report import Report, Verdict
-from blockaudit.report import conformance
+from blockaudit.report import conformance, conversion
 from blockaudit.report.contract_table import contract_table
 from blockaudit.report.escape import escape
 from blockaudit.report.findings import findings
@@ -28,6 +28,9 @@ def render(report: Report, color: bool = False, width: int = 100, brief: bool = 
     if report.conformance is not None:
         show = conformance.brief if brief else conformance.conformance
         lines += show(report.conformance, width)
+    if report.conversion is not None:
+        tell = conversion.brief if brief else conversion.conversion
+        lines += tell(report.conversion, width)
     if not brief:
         lines += contract_table(report.contract, width)
         lines += _gates(report, width)

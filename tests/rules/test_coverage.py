@@ -13,6 +13,7 @@ from tests.rules import (
     test_containers,
     test_files,
     test_keys,
+    test_maps,
     test_norms,
     test_parts,
     test_quantised,
@@ -43,10 +44,14 @@ NEEDS_TORCH = {
 NEEDS_NUMBERS = {"trace-divergence", "trace-non-finite", "site-missing", "probe-insufficient", "inputs-changed"}
 # Fires where a waiver is past its day: tests/cli/test_waivers.py has both cases.
 NEEDS_WAIVERS = {"waiver-expired"}
+# Fires where a map is checked alone: test_maps.py has both cases.
+NEEDS_A_MAP = {e.rule.name for e in registry.entries() if e.rule.code[0] == "M"}
 NAMES = {e.rule.name for e in registry.entries()}
 
 
-@pytest.mark.parametrize("name", sorted(NAMES - EXECUTED_ONLY - NEEDS_TORCH - NEEDS_NUMBERS - NEEDS_WAIVERS))
+@pytest.mark.parametrize(
+    "name", sorted(NAMES - EXECUTED_ONLY - NEEDS_TORCH - NEEDS_NUMBERS - NEEDS_WAIVERS - NEEDS_A_MAP)
+)
 def test_every_rule_fires_and_nearly_fires(name: str) -> None:
     kinds = {type(case) for case in CASES if case.rule == name}
     assert Fires in kinds, f"no checkpoint of tests/rules fires {name}"
@@ -60,6 +65,11 @@ def test_rules_of_execution_have_rows() -> None:
 def test_rules_of_numbers_have_both_cases() -> None:
     assert {rule for rule, *_ in test_traces.FIRES.values()} == NEEDS_NUMBERS
     assert {rule for rule, _ in test_traces.NEAR.values()} == NEEDS_NUMBERS
+
+
+def test_rules_of_maps_have_both_cases() -> None:
+    assert {case.rule for case in test_maps.CASES if isinstance(case, test_maps.Fires)} == NEEDS_A_MAP
+    assert {case.rule for case in test_maps.CASES if isinstance(case, test_maps.Near)} == NEEDS_A_MAP
 
 
 def test_cases_name_rules_that_exist() -> None:

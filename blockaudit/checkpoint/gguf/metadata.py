@@ -36,6 +36,16 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "logits.softcap": ("final_logit_softcapping",),
     "logits.scale": ("logit_scale",),
 }
+# Last words of what a branch computes -> the same.
+FUNCTIONS: dict[str, tuple[str, ...]] = {
+    ".rotary.theta": ("rope.freq_base",),
+    ".rotary.max_length": ("context_length",),
+}
+# Keys of transformers' `rope_scaling` -> the same.
+_SCALING: dict[str, tuple[str, ...]] = {
+    "factor": ("rope.scaling.factor",),
+    "original_max_position_embeddings": ("rope.scaling.original_context_length",),
+}
 _ARCHITECTURE = "general.architecture"
 _LONGEST = 100
 _TOKENS = "tokenizer.ggml.tokens"
@@ -72,6 +82,19 @@ def said(metadata: Mapping[str, Any], keys: tuple[str, ...]) -> Said | None:
         if isinstance(value, int | float):
             return Said(value, key)
     return None
+
+
+def scaling(metadata: Mapping[str, Any]) -> Said | None:
+    """How rotary frequencies are stretched, in the words of transformers' `rope_scaling`; None where they are not.
+
+    The type keeps GGUF's name (`linear`, `yarn`, `longrope`), which is transformers' too.
+    """
+    key = f"{architecture(metadata)}.rope.scaling.type"
+    kind = metadata.get(key)
+    if not isinstance(kind, str) or kind == "none":
+        return None
+    given = {name: found.value for name, keys in _SCALING.items() if (found := said(metadata, keys)) is not None}
+    return Said({"rope_type": kind[:_LONGEST], **given}, key)
 
 
 def vocabulary(metadata: Mapping[str, Any]) -> Said | None:

@@ -20,5 +20,8 @@ CHECKS = (account, state, shapes, axes, rope, heads, norms, ties, configs, topol
 
 
 def check(work: Work) -> tuple[Fault, ...]:
-    """Everything that speaks against the map on this source."""
+    """Everything that speaks against the map on this source; of one that cannot be read as a map, that alone."""
+    invalid = tuple(flaw for flaw in work.flaws if flaw.rule == "map-invalid")
+    if invalid:
+        return invalid
     return (*work.flaws, *(flaw for one in CHECKS for flaw in one(work)))

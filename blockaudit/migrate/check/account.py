@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from blockaudit.migrate import templates
+from blockaudit.migrate import optimizer, templates
+from blockaudit.migrate.check.shapes import fed_by
 from blockaudit.migrate.work import Work, aliased
 from blockaudit.reconcile.expand import templates_of
 from blockaudit.records.checkpoint import Fault
@@ -20,8 +21,11 @@ def dropped(work: Work) -> dict[str, str]:
     """Source keys that the map leaves behind, with the reason."""
     given = [(d.key, d.why) for d in work.map.drop]
     given += [(b.key, b.why) for b in work.map.buffers if b.do == "drop"]
+    left = optimizer.dropped(work.map, work.source.types)
     ranked = "" if work.map.ranks is None else "{r}/"
-    return {key: why for key_, why in given for key in templates.matches(ranked + key_, work.source.types).values()}
+    return left | {
+        key: why for key_, why in given for key in templates.matches(ranked + key_, work.source.types).values()
+    }
 
 
 def _consumed(work: Work) -> Iterator[Fault]:
@@ -93,7 +97,9 @@ def _fed(work: Work) -> Iterator[Fault]:
             evidence=_where(fed[keys[0]]),
         )
     started = {k for k in slots if any(templates.bind(i, k) is not None for i in begun)}
-    unfed = [k for k, slot in slots.items() if slot.needed and k not in made and k not in started]
+    # What a rule would have fed that failed is told with the rule.
+    failed = {k for f in work.failed for k in fed_by(work.map.rules[f.move.rule], f.move)}
+    unfed = [k for k, slot in slots.items() if slot.needed and k not in made and k not in started and k not in failed]
     for template, keys in templates_of(unfed):
         yield Fault(
             "map-not-total",

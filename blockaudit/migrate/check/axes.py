@@ -14,7 +14,8 @@ from blockaudit.records.operations import Transpose
 def axes(work: Work) -> Iterator[Fault]:
     """`map-undeclared-transpose`: a matrix that would be read the other way round, or that nobody speaks for."""
     found = [flow for flow in flows(work) if _is_matrix(flow)]
-    # What matrices with two different sizes prove of the source's own convention.
+    # What the blocks' matrices with two different sizes prove of the source's own convention. (A head has the axes of
+    # the table that it may be tied to, whatever the blocks do: GPT-2.)
     proved = {_turned(flow) for flow in found if _decided(flow)}
     for flow in found:
         needed = _needed(work, flow)
@@ -42,8 +43,13 @@ def _square(flow: Flow) -> bool:
 
 
 def _decided(flow: Flow) -> bool:
-    wanted = flow.targets[0].expected.shape if flow.targets[0] is not None else ()
-    return not _square(flow) and _shape(flow) == wanted
+    slot = flow.targets[0]
+    return (
+        slot is not None
+        and slot.expected.what == "branch"
+        and not _square(flow)
+        and _shape(flow) == slot.expected.shape
+    )
 
 
 def _turned(flow: Flow) -> bool:

@@ -97,7 +97,7 @@ def _joined(
     elif given != wanted and "heads" not in flow.rule.keeps:
         yield _flaw(
             flow,
-            f"the source fuses q, k and v {given or 'in a way that nothing declares'}, the target {wanted}: split by one "
+            f"the source fuses q, k and v {given or 'in no declared way'}, the target {wanted}: split by one "
             "layout and concat by the other" + ("" if given else ', or declare "keeps": ["heads"]'),
             wanted,
             given,

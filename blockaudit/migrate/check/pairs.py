@@ -16,7 +16,7 @@ KEEPS = {"axes": "transpose", "rope": "permute_rope", "heads": "a layout"}
 
 
 class Flow(msgspec.Struct, frozen=True):
-    """The first step of a rule, as an example of it: its source slots and target slots, None where they are unknown."""
+    """A step as an example of its like: its source slots and target slots, None where they are unknown."""
 
     number: int
     rule: MoveRule
@@ -26,8 +26,13 @@ class Flow(msgspec.Struct, frozen=True):
 
     @property
     def example(self) -> str:
-        """The target template of the rule, the first of several."""
-        return self.rule.targets[0]
+        """The target template, the first of several."""
+        return self.target(0)
+
+    def target(self, value: int) -> str:
+        """The template of the target's value `value` (counted as in `to`): the manifest's, where it has one."""
+        slot = self.targets[min(value, len(self.targets) - 1)]
+        return self.rule.targets[min(value, len(self.rule.targets) - 1)] if slot is None else slot.expected.template
 
     def reaching(self, value: int) -> list[Operation]:
         """The operations that act on the target's value `value` (counted as in `to`), or on what it is cut from.
@@ -49,14 +54,15 @@ class Flow(msgspec.Struct, frozen=True):
 
 
 def flows(work: Work) -> Iterator[Flow]:
-    """One flow for each rule that does anything, on its first step."""
-    seen: set[int] = set()
+    """One flow for each rule and each kind of tensor that it feeds: the first layer stands for all."""
+    seen: set[tuple[int, tuple[str | None, ...]]] = set()
     for step in work.steps:
-        if step.rule in seen:
-            continue
-        seen.add(step.rule)
-        sources = tuple(work.source.slots.get(key) for key in step.sources[0].values)
         targets = tuple(work.target.slots.get(key) for key in step.targets[0].values)
+        kind = step.rule, tuple(None if slot is None else slot.expected.template for slot in targets)
+        if kind in seen:
+            continue
+        seen.add(kind)
+        sources = tuple(work.source.slots.get(key) for key in step.sources[0].values)
         yield Flow(step.rule, work.map.rules[step.rule], step, sources, targets)
 
 

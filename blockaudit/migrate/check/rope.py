@@ -73,7 +73,7 @@ def _laid_out(flow: Flow) -> bool:
 
 
 def _missing(flow: Flow, n: int, given: str | None, wanted: str) -> Fault:
-    target = flow.rule.targets[min(n, len(flow.rule.targets) - 1)]
+    target = flow.target(n)
     said = (
         f"rotary coordinates are paired as {given} in the source and {wanted} in the target, and nothing permutes them"
         if given
@@ -93,7 +93,7 @@ def _missing(flow: Flow, n: int, given: str | None, wanted: str) -> Fault:
 
 
 def _wrong(flow: Flow, n: int, why: str, expected: Any, observed: Any) -> Fault:
-    target = flow.rule.targets[min(n, len(flow.rule.targets) - 1)]
+    target = flow.target(n)
     return Fault(
         "map-undeclared-layout",
         target,

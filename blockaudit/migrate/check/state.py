@@ -18,7 +18,12 @@ def state(work: Work) -> Iterator[Fault]:
     """`map-invents-state`: an initialised key that makes up what a source of this function would have."""
     for number, init in enumerate(work.map.init):
         keys = [k for k in work.target.slots if templates.bind(init.key, k) is not None]
-        if not keys:
+        module = init.key.removesuffix(".bias") + ".weight"
+        beside = [k for k in work.target.slots if templates.bind(module, k) is not None]
+        if not keys and init.key.endswith(".bias") and beside:
+            # The target has the weight and no bias to it: with one it would be another function.
+            yield _invented(number, init, [k.removesuffix(".weight") + ".bias" for k in beside], True)
+        elif not keys:
             yield _unknown(number, init)
         elif init.value not in VALUES and not init.value.startswith("recipe:"):
             yield Fault(
@@ -28,7 +33,7 @@ def state(work: Work) -> Iterator[Fault]:
                 evidence=f"init[{number}].value",
             )
         elif not _neutral(work, work.target.slots[keys[0]], init):
-            yield _invented(number, init, keys, work.target.slots[keys[0]])
+            yield _invented(number, init, keys, work.target.slots[keys[0]].expected.role.endswith("bias"))
 
 
 def _neutral(work: Work, slot: Slot, init: Init) -> bool:
@@ -54,14 +59,12 @@ def _unknown(number: int, init: Init) -> Fault:
     )
 
 
-def _invented(number: int, init: Init, keys: list[str], slot: Slot) -> Fault:
-    bias = slot.expected.role.endswith("bias")
-    what = "a bias" if bias else f"{slot.expected.owner}: {slot.expected.role}"
+def _invented(number: int, init: Init, keys: list[str], bias: bool) -> Fault:
     why = "a bias is part of the function, and is never invented" if bias else "the source has no such state"
     return Fault(
         "map-invents-state",
         init.key,
-        f"{init.key} would be made up of {init.value} ({what}): {why}",
+        f"{init.key} would be made up of {init.value}: {why}",
         tuple(keys),
         expected="a tensor of the source",
         observed=init.value,

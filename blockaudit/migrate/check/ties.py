@@ -16,8 +16,8 @@ def ties(work: Work) -> Iterator[Fault]:
             yield Fault(
                 "map-alias-lost",
                 key,
-                f"{key} shares the storage of {slot.expected.tied_to} in the target, and the map declares no alias: add "
-                f'["{key}", "{slot.expected.tied_to}"] to alias',
+                f"{key} shares the storage of {slot.expected.tied_to} in the target, and the map declares no alias: "
+                f'add ["{key}", "{slot.expected.tied_to}"] to alias',
                 (key, slot.expected.tied_to or ""),
                 expected=[key, slot.expected.tied_to],
                 observed=None,

@@ -51,6 +51,10 @@ def _held(target: str, found: Conversion, source: Source) -> None:
     if {row.name: row.sha256 for row in found.source.files} != _read(source):
         raise RequestError(f"{target}: it is there already, the conversion of another source: name another TARGET")
     written = (*found.target.files, *found.carried, *found.written)
+    if any(row.name != os.path.basename(row.name) for row in written):
+        raise RequestError(
+            f"{target}: it is there already, and its report names files outside of it: name another TARGET"
+        )
     paths = [os.path.join(target, row.name) for row in written]
     for path, row in zip(paths, written, strict=True):
         _check_size(target, path, row)

@@ -51,16 +51,17 @@ def _scaled(op: Scale, state: State[TensorType]) -> State[TensorType]:
 def _folded(op: Fold, state: State[TensorType]) -> State[TensorType]:
     rows: list[Row[TensorType]] = []
     for row in _floats("fold", state):
-        if len(row.values) != 2:
-            raise OperationError(f"multiplies a tensor by a vector, and there are {len(row.values)} tensors")
-        tensor, vector = row.values
-        axis = axis_of(op.dim, tensor.shape)
-        if vector.shape != (tensor.shape[axis],):
-            raise OperationError(
-                f"multiplies axis {axis} of {list(tensor.shape)} by a vector of {list(vector.shape)}, not one of "
-                f"[{tensor.shape[axis]}]"
-            )
-        rows.append(Row(row.at, (tensor,)))
+        if len(row.values) < 2:
+            raise OperationError("multiplies tensors by a vector, which is the last of them, and there is one tensor")
+        *tensors, vector = row.values
+        for tensor in tensors:
+            axis = axis_of(op.dim, tensor.shape)
+            if vector.shape != (tensor.shape[axis],):
+                raise OperationError(
+                    f"multiplies axis {axis} of {list(tensor.shape)} by a vector of {list(vector.shape)}, not one of "
+                    f"[{tensor.shape[axis]}]"
+                )
+        rows.append(Row(row.at, tuple(tensors)))
     return tuple(rows)
 
 
@@ -76,7 +77,7 @@ def _fold(op: Fold, state: State[Any]) -> State[Any]:
         shape[op.dim] = -1
         return (tensor.double() * (vector.double() + op.offset).reshape(shape)).to(tensor.dtype)
 
-    return tuple(Row(row.at, (folded(*row.values),)) for row in state)
+    return tuple(Row(row.at, tuple(folded(tensor, row.values[-1]) for tensor in row.values[:-1])) for row in state)
 
 
 def _add(op: Add, state: State[Any]) -> State[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from blockaudit.checkpoint.gguf.metadata import DIMS, FIELDS, Said, model_type, said, vocabulary
+from blockaudit.checkpoint.gguf.metadata import DIMS, FIELDS, FUNCTIONS, Said, model_type, said, scaling, vocabulary
 from blockaudit.checkpoint.gguf.tables import Names
 from blockaudit.manifest.bind import bind
 from blockaudit.reconcile import expand
@@ -36,6 +36,8 @@ def configured(checkpoint: Checkpoint, manifest: Manifest) -> Checkpoint:
     few = _few_layers(manifest, config)
     bound = bind(manifest, few, pins=False)
     for key, found in _fields(bound, metadata, few):
+        config[key], places[key] = found.value, f"GGUF metadata: {found.key}"
+    for key, found in _functions(bound, manifest, metadata, config):
         config[key], places[key] = found.value, f"GGUF metadata: {found.key}"
     seen = _seen(manifest, {**config, **few}, bound, checkpoint)
     container = replace(checkpoint.container, places=places, inferred=frozenset(seen))
@@ -65,6 +67,28 @@ def _fields(bound: BoundManifest, metadata: Mapping[str, Any], config: Mapping[s
             found = said(metadata, keys) if field.endswith(ending) else None
             if found is not None and len(value.keys) == 1 and value.keys[0] not in config:
                 yield value.keys[0], found
+
+
+def _functions(
+    bound: BoundManifest, manifest: Manifest, metadata: Mapping[str, Any], config: Mapping[str, Any]
+) -> Iterable[tuple[str, Said]]:
+    """Values of what branches compute, under the one spelling of their config key that stands by itself."""
+    for name, value in bound.functions.items():
+        for ending, keys in FUNCTIONS.items():
+            found = said(metadata, keys) if name.endswith(ending) else None
+            plain = [k for k in value.keys if "." not in k]
+            if found is not None and plain and plain[-1] not in config:
+                yield plain[-1], found
+    stretched = scaling(metadata)
+    if stretched is not None:
+        yield from ((key, stretched) for key in _scaling_keys(manifest) if key not in config)
+
+
+def _scaling_keys(manifest: Manifest) -> set[str]:
+    """The config keys that stretch rotary frequencies, of several spellings the last."""
+    rotaries = (b.attention.rotary for s in manifest.stacks for b in s.branches if b.attention is not None)
+    bounds = (r.scaling for r in rotaries if r is not None and r.scaling is not None)
+    return {b.config if isinstance(b.config, str) else b.config[-1] for b in bounds if b.config}
 
 
 def _first(value: Bound) -> str:

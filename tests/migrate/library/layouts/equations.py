@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 
@@ -16,15 +18,23 @@ def layer_norm(x: torch.Tensor, gain: torch.Tensor, shift: torch.Tensor, epsilon
     return centred / torch.sqrt((centred * centred).mean(-1, keepdim=True) + epsilon) * gain + shift
 
 
-def _angles(tokens: int, rows: int, theta: float) -> torch.Tensor:
-    """[tokens, rows / 2]: position * theta^(-2 i / rows) of pair i (Su et al. 2021)."""
-    rates = theta ** (-torch.arange(0, rows, 2, dtype=torch.float32) / rows)
-    return torch.outer(torch.arange(tokens, dtype=torch.float32), rates)
+def stretched(rates: torch.Tensor, factor: float, low: float, high: float, length: int) -> torch.Tensor:
+    """Rates as Llama 3.1 publishes them: slow pairs divided by `factor`, fast ones kept, those between mixed."""
+    turns = length * rates / (2 * math.pi)
+    mixed = ((turns - low) / (high - low)).clamp(0, 1)
+    return (1 - mixed) * rates / factor + mixed * rates
 
 
-def turned(x: torch.Tensor, theta: float, *, pairs: str) -> torch.Tensor:
-    """Heads, each pair of rows turned by its angle: rows 2 i and 2 i + 1 (`interleaved`), or i and i + rows / 2."""
-    angles = _angles(x.shape[1], x.shape[-1], theta)[None, :, None, :]
+def turned(
+    x: torch.Tensor, theta: float, *, pairs: str, stretch: tuple[float, float, float, float] | None = None
+) -> torch.Tensor:
+    """Heads, each pair of rows turned by position * theta^(-2 i / rows) (Su et al. 2021).
+
+    Pair i is rows 2 i and 2 i + 1 (`interleaved`), or i and i + rows / 2. `stretch`: what `stretched` takes.
+    """
+    rates = theta ** (-torch.arange(0, x.shape[-1], 2, dtype=torch.float32) / x.shape[-1])
+    rates = rates if stretch is None else stretched(rates, *stretch)
+    angles = torch.outer(torch.arange(x.shape[1], dtype=torch.float32), rates)[None, :, None, :]
     half = x.shape[-1] // 2
     a, b = (x[..., 0::2], x[..., 1::2]) if pairs == "interleaved" else (x[..., :half], x[..., half:])
     first, second = a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()

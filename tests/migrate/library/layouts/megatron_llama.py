@@ -37,9 +37,7 @@ def weights(sizes: Sizes, seed: int, *, padded: int | None = None, tied: bool = 
     for n in range(sizes.n_layers):
         at = f"decoder.layers.{n}."
         found[f"{at}self_attention.linear_qkv.layer_norm_weight"] = draw.gain(d)
-        found[f"{at}self_attention.linear_qkv.weight"] = draw.matrix(
-            (sizes.n_heads + 2 * sizes.n_kv) * sizes.d_head, d
-        )
+        found[f"{at}self_attention.linear_qkv.weight"] = draw.matrix((sizes.n_heads + 2 * sizes.n_kv) * sizes.d_head, d)
         found[f"{at}self_attention.linear_proj.weight"] = draw.matrix(d, sizes.n_heads * sizes.d_head)
         found[f"{at}mlp.linear_fc1.layer_norm_weight"] = draw.gain(d)
         found[f"{at}mlp.linear_fc1.weight"] = draw.matrix(2 * sizes.d_ff, d)

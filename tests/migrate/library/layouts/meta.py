@@ -17,6 +17,8 @@ from tests.migrate.library.layouts.equations import attended, heads, rms_norm, t
 from tests.migrate.library.layouts.sizes import Drawn, Sizes
 
 Weights = dict[str, torch.Tensor]
+# apply_scaling in the same file: factor, low and high turns, length.
+_STRETCH = (8.0, 1.0, 4.0, 8192.0)
 # Cut over ranks along this axis; what is not named is on every rank.
 CUT = {"wq": 0, "wk": 0, "wv": 0, "wo": 1, "w1": 0, "w3": 0, "w2": 1, "output": 0, "tok_embeddings": 0}
 
@@ -52,7 +54,8 @@ def weights(sizes: Sizes, seed: int, *, attention: str = "attention", head: str 
 def logits(found: Weights, params: dict[str, Any], ids: torch.Tensor, *, attention: str = "attention",
            head: str = "output") -> torch.Tensor:  # fmt: skip
     """[batch, tokens, vocab] of ids [batch, tokens]."""
-    epsilon, theta = params["norm_eps"], params["rope_theta"]
+    epsilon, theta = params["norm_eps"], params.get("rope_theta", 10000.0)
+    stretch = _STRETCH if params.get("use_scaled_rope") else None
     x = found["tok_embeddings.weight"][ids]
     for n in range(params["n_layers"]):
         at = f"layers.{n}."
@@ -60,7 +63,7 @@ def logits(found: Weights, params: dict[str, Any], ids: torch.Tensor, *, attenti
         h = rms_norm(x, found[f"{at}attention_norm.weight"], epsilon)
         q, k = heads(h @ w["wq"].T, params["n_heads"]), heads(h @ w["wk"].T, params["n_kv_heads"])
         v = heads(h @ w["wv"].T, params["n_kv_heads"])
-        q, k = (turned(t, theta, pairs="interleaved") for t in (q, k))
+        q, k = (turned(t, theta, pairs="interleaved", stretch=stretch) for t in (q, k))
         x = x + attended(q, k, v) @ found[f"{at}attention.wo.weight"].T
         h = rms_norm(x, found[f"{at}ffn_norm.weight"], epsilon)
         gate, up, down = (found[f"{at}feed_forward.{name}.weight"] for name in ("w1", "w3", "w2"))
