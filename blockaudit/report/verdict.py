@@ -23,6 +23,8 @@ def chosen(report: Report) -> str:
     choice = report.manifest
     if choice is None:
         return "no manifest"
+    if report.kind in ("map", "conversion", "rejection"):
+        return f"to {escape(choice.id)}"
     by = {"flag": "given by --manifest", "config": "chosen by config", "keys": "chosen by keys"}[choice.chosen_by]
     sure = "" if choice.confidence >= 1 else f", {choice.confidence:.0%} sure"
     return f"{escape(choice.id)}, {by}{sure}"

@@ -10,11 +10,12 @@ from typing import NoReturn
 
 from blockaudit.cli.rules import markdown
 from blockaudit.rules import registry
-from docs.generate import commands, library, schemas, specification
+from docs.generate import commands, library, maps, schemas, specification
 
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": commands.page,
     "manifests.md": library.page,
+    "map-library.md": maps.page,
     "manifest-fields.md": schemas.manifests,
     "rules.md": lambda: markdown(registry.entries()),
     "schemas.md": schemas.documents,

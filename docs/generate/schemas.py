@@ -10,7 +10,7 @@ from blockaudit import resources
 from docs.generate.text import NOTICE, code, prose, table
 
 MANIFESTS = ("block_manifest", "tensor_manifest", "checkpoint_manifest", "runtime_manifest", "training_manifest")
-DOCUMENTS = ("report", "config", "baseline", "tolerance_policy")
+DOCUMENTS = ("report", "config", "baseline", "tolerance_policy", "migration_map")
 _PLURAL = {"string": "texts", "integer": "whole numbers", "number": "numbers", "object": "objects"}
 _ONE = {"string": "text", "integer": "whole number", "boolean": "true/false", "array": "list", "null": "null"}
 
@@ -28,8 +28,8 @@ def documents() -> str:
     """Fields of reports, and of the files that decide how they come out."""
     return _page(
         "Reports and settings as data",
-        "Of the JSON report, the config file, the baseline and the tolerance policy. "
-        "What they mean: [how to read a report](report.md), [findings to live with](findings.md).",
+        "Of the JSON report, the config file, the baseline, the tolerance policy and the migration map. "
+        "What they mean: [how to read a report](report.md), [findings to live with](findings.md), [maps](maps.md).",
         DOCUMENTS,
     )
 

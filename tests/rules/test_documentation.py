@@ -32,6 +32,9 @@ PROMISED = {
     "dropout-active-in-eval initialization-mismatch recipe-incomplete fold-not-exact",
     "V": "trace-divergence trace-non-finite site-missing probe-insufficient gradient-divergence recompute-divergence "
     "resume-state-missing fused-abi-mismatch distributed-divergence",
+    "M": "map-invalid map-not-total map-not-injective map-undeclared-transpose map-undeclared-layout "
+    "map-shape-mismatch map-norm-swapped map-alias-lost map-config-lost map-round-trip map-invents-state "
+    "topology-change-needs-retraining",
     "P": "policy-invalid gate-missing waiver-expired tolerance-missing claim-unsupported output-only-evidence "
     "threshold-not-local",
 }
@@ -48,6 +51,7 @@ ADDED = (
     "adapter-target-mismatch",
     "adapter-target-unmatched",
     "adapter-shape-mismatch",
+    "map-role-swapped",
 )
 
 each_rule = pytest.mark.parametrize("entry", entries(), ids=lambda e: f"{e.rule.code}-{e.rule.name}")

@@ -3,7 +3,8 @@
 Tensors lie in the order in which the source has what they are made of, so that both are gone through from front to
 back. The header is the safetensors format's (README of huggingface/safetensors, "Format"): eight bytes of length, JSON,
 spaces up to a multiple of eight; no hole between tensors, and each at a multiple of its element's size, which the wider
-dtypes' going first gives.
+dtypes' going first gives. Where the first tensor is a copy, more spaces put it as far into a block of the disk as the
+source has it: the kernel then copies whole pages, and a file system with reflinks shares them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from blockaudit.records.migration import Filled, Plan, Step, TensorType
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 Unit = Step | Filled
+# Bytes of a block, and of a page.
+_BLOCK = 4096
 # What sorts source keys as they lie.
 PlaceOf = Callable[[str], tuple[int, int]]
 
@@ -72,7 +75,11 @@ def lay_out(plan: Plan, place: PlaceOf, most: int) -> tuple[TargetFile, ...]:
     """The files of the target, each with at most `most` bytes of tensors, or with one tensor that has more."""
     shards = list(_shards(_ordered(plan, place), most)) or [[]]
     names = [f"model-{n:05d}-of-{len(shards):05d}.safetensors" for n in range(1, len(shards) + 1)]
-    return tuple(_file(SINGLE if len(shards) == 1 else n, groups) for n, groups in zip(names, shards, strict=True))
+    names = [SINGLE] if len(shards) == 1 else names
+    return tuple(
+        _file(name, groups, lambda group: _within_block(plan, group, place))
+        for name, groups in zip(names, shards, strict=True)
+    )
 
 
 def index_of(files: Sequence[TargetFile]) -> bytes | None:
@@ -122,14 +129,24 @@ def _fitting(group: _Group, most: int) -> Iterator[_Group]:
         yield from ((group[0], (output,)) for output in group[1])
 
 
-def _file(name: str, groups: list[_Group]) -> TargetFile:
+def _within_block(plan: Plan, group: _Group, place: PlaceOf) -> int | None:
+    """How far into a block the source of a copy begins; None for what is no copy, or lies off the multiples of eight."""
+    unit = units_of(plan)[group[0]]
+    if isinstance(unit, Filled) or not unit.copies:
+        return None
+    _, offset = place(unit.inputs[unit.outputs.index(group[1][0][0])])
+    return None if offset % 8 else offset % _BLOCK
+
+
+def _file(name: str, groups: list[_Group], within: Callable[[_Group], int | None]) -> TargetFile:
     groups = groups if _aligned(groups) else _by_width(groups)
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
     for key, type_ in (output for _, outputs in groups for output in outputs):
         entries[key] = {"dtype": type_.dtype, "shape": type_.shape, "data_offsets": (at, at := at + nbytes(type_))}
     text = msgspec.json.encode(entries)
-    text += b" " * (-len(text) % 8)
+    wanted = within(groups[0]) if groups else None
+    text += b" " * (-len(text) % 8 if wanted is None else (wanted - 8 - len(text)) % _BLOCK)
     head = len(text).to_bytes(8, "little") + text
     return TargetFile(name, head, tuple(_works(groups, len(head))), len(head) + at)
 

@@ -14,7 +14,7 @@ from blockaudit.records.bound import BoundManifest, Resolved
 from blockaudit.records.manifest import Manifest
 
 # A value that no expression gives and no config holds: a field that has it is the key's own value.
-_MARK = "\x00blockaudit: the value of this key"
+_MARK = "blockaudit: the value of this key"
 _ABSENT: Any = lookup({}, "absent")
 # The object that stretches rotary frequencies has no field of its own: its parts are fields.
 SCALING = ".rotary.scaling"
@@ -73,8 +73,8 @@ def _filled(manifest: Manifest, config: Mapping[str, Any]) -> dict[str, Any]:
     base, bound = deepcopy(dict(config)), bind(manifest, config, pins=False)
     for name, declared in _dims(manifest):
         value = bound.dims[name].value
-        if all(lookup(base, key) in (_ABSENT, None) for key in declared) and value is not None:
-            base[declared[0]] = value
+        if all(lookup(base, key) in (_ABSENT, None) for key in declared):
+            base[declared[0]] = 1 if value is None else value
     for one in bounds(manifest):
         keys = _keys(one.config)
         absent = keys and all(lookup(base, key) is _ABSENT for key in keys)

@@ -37,6 +37,16 @@ def test_the_header_is_the_formats() -> None:
     assert file.size == len(file.head) + 64 + 256 + 16 + 48
 
 
+def test_copies_lie_in_a_block_as_the_source_has_them() -> None:
+    for offset, wanted in ((3000, 3000), (8192, 0), (8191, None)):
+        (file,) = lay_out(hand.plan(hand.renamed(TYPES)), lambda key, at=offset: (0, at + "abcd".index(key)), 10**9)
+        start = file.works[0].outputs[0].start
+        assert start == len(file.head)
+        assert start % 8 == 0
+        assert wanted is None or start % 4096 == wanted
+        assert json.loads(file.head[8:])["model.a"]["data_offsets"] == [0, 64]
+
+
 def test_files_hold_at_most_so_much_or_one_tensor() -> None:
     # 64, 256, 16 and 48 bytes.
     files = lay_out(hand.plan(hand.renamed(TYPES)), place, 80)

@@ -48,13 +48,15 @@ def weights(sizes: Sizes, seed: int, *, tied: bool = False) -> Weights:
 def logits(found: Weights, given: dict[str, Any], ids: torch.Tensor) -> torch.Tensor:
     """[batch, tokens, vocab] of ids [batch, tokens]."""
     epsilon, theta = given["attention.layer_norm_rms_epsilon"], given["rope.freq_base"]
+    # Positions over `factor` (Chen et al. 2023): every pair counts as slow.
+    stretch = (given["rope.scaling.factor"], 1e9, 2e9, 1.0) if "rope.scaling.factor" in given else None
     x = found["token_embd.weight"][ids]
     for n in range(given["block_count"]):
         w = {name: found[f"blk.{n}.{name}.weight"] for name in (*_SHAPES, "attn_norm", "ffn_norm")}
         h = rms_norm(x, w["attn_norm"], epsilon)
         q = heads(h @ w["attn_q"].T, given["attention.head_count"])
         k, v = (heads(h @ w[name].T, given["attention.head_count_kv"]) for name in ("attn_k", "attn_v"))
-        q, k = (turned(t, theta, pairs="interleaved") for t in (q, k))
+        q, k = (turned(t, theta, pairs="interleaved", stretch=stretch) for t in (q, k))
         x = x + attended(q, k, v) @ w["attn_output"].T
         h = rms_norm(x, w["ffn_norm"], epsilon)
         x = x + (F.silu(h @ w["ffn_gate"].T) * (h @ w["ffn_up"].T)) @ w["ffn_down"].T
@@ -62,20 +64,17 @@ def logits(found: Weights, given: dict[str, Any], ids: torch.Tensor) -> torch.Te
 
 
 def save(found: Weights, given: dict[str, Any], folder: Path, dtype: str = "F32") -> Path:
-    """Write model.gguf, all tensors in `dtype` (F32, F16, BF16) but for the norms, which llama.cpp keeps in F32."""
+    """Write model.gguf, all tensors in `dtype` (F32, F16, BF16, Q8_0) but for the norms, which llama.cpp keeps in F32."""
     import gguf
 
     folder.mkdir(parents=True)
     writer = gguf.GGUFWriter(folder / "model.gguf", "llama")
     for key, value in given.items():
-        (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(f"llama.{key}", value)
-    kinds = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+        add: Any = {float: writer.add_float32, int: writer.add_uint32, str: writer.add_string}[type(value)]
+        add(f"llama.{key}", value)
     for key, tensor in found.items():
-        kind = dtype if tensor.ndim == 2 else "F32"
-        data = tensor.to(kinds[kind]).contiguous()
-        raw = data.view(torch.uint8).numpy() if kind == "BF16" else data.numpy()
-        shape = None if kind == "BF16" else data.shape
-        writer.add_tensor(key, raw, shape, gguf.GGMLQuantizationType[kind])
+        kind = gguf.GGMLQuantizationType[dtype if tensor.ndim == 2 else "F32"]
+        writer.add_tensor(key, gguf.quantize(tensor.numpy(), kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

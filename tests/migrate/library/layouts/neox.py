@@ -18,14 +18,14 @@ from tests.migrate.library.layouts.sizes import Drawn, Sizes
 Weights = dict[str, torch.Tensor]
 
 
-def config(sizes: Sizes, *, parallel: bool = True, tied: bool = False) -> dict[str, Any]:
-    """NeoXArgs."""
+def config(sizes: Sizes, *, parallel: bool = True, tied: bool = False, fused: bool = False) -> dict[str, Any]:
+    """NeoXArgs. `fused`: the activation is gelu's tanh form (megatron/model/activations.py: bias_gelu)."""
     return {
         "num_layers": sizes.n_layers, "hidden_size": sizes.d_model, "intermediate_size": sizes.d_ff,
         "num_attention_heads": sizes.n_heads, "padded_vocab_size": sizes.vocab, "layernorm_epsilon": 1e-5,
         "max_position_embeddings": sizes.n_ctx, "rotary_pct": 0.5, "rotary_emb_base": 5000,
         "gpt_j_residual": parallel, "gpt_j_tied": False, "no_weight_tying": not tied, "activation": "gelu",
-        "bias_gelu_fusion": False, "norm": "layernorm", "pos_emb": "rotary", "attention_dropout": 0.0,
+        "bias_gelu_fusion": fused, "norm": "layernorm", "pos_emb": "rotary", "attention_dropout": 0.0,
         "hidden_dropout": 0.0,
     }  # fmt: skip
 
@@ -64,6 +64,7 @@ def _rotated(x: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
 def logits(found: Weights, given: dict[str, Any], ids: torch.Tensor) -> torch.Tensor:
     """[batch, tokens, vocab] of ids [batch, tokens]."""
     count, layers = given["num_attention_heads"], given["num_layers"]
+    form = "tanh" if given["bias_gelu_fusion"] else "none"
 
     def linear(x: torch.Tensor, name: str) -> torch.Tensor:
         return x @ found[f"{name}.weight"].T + found[f"{name}.bias"]
@@ -80,6 +81,6 @@ def logits(found: Weights, given: dict[str, Any], ids: torch.Tensor) -> torch.Te
         update = linear(attended(q, k, v), f"{at}attention.dense")
         middle = x if given["gpt_j_residual"] else x + update
         h = linear(norm(middle, f"{at}post_attention_layernorm"), f"{at}mlp.dense_h_to_4h")
-        x = x + update + linear(F.gelu(h), f"{at}mlp.dense_4h_to_h")
+        x = x + update + linear(F.gelu(h, approximate=form), f"{at}mlp.dense_4h_to_h")
     head = "0.word_embeddings" if not given["no_weight_tying"] else f"{layers + 4}.final_linear"
     return norm(x, f"sequential.{layers + 3}.norm") @ found[f"sequential.{head}.weight"].T
