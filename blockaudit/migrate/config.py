@@ -17,7 +17,7 @@ from blockaudit.records.migration import MigrationMap, Supplied, TensorType
 
 # What says which model it is: it comes from the target's manifest. The last two name files and code of the source.
 _OF_THE_TARGET = ("model_type", "architectures", "auto_map", "_name_or_path")
-_ABSENT: Any = lookup({}, "absent")
+ABSENT: Any = lookup({}, "absent")
 
 
 class Carried(msgspec.Struct, frozen=True):
@@ -40,16 +40,16 @@ def carried(
     flaws: list[Fault] = []
     for key, value in given.items():
         new = map_.config.get(key, key)
-        if new is not None and key not in _OF_THE_TARGET and (rest := _unnamed(key, value, map_)) is not _ABSENT:
-            _put(config, new, rest)
+        if new is not None and key not in _OF_THE_TARGET and (rest := _unnamed(key, value, map_)) is not ABSENT:
+            put(config, new, rest)
     for key, new in map_.config.items():
         # A dotted key names a nested value, which the loop above has left out.
-        if key not in given and new is not None and (value := lookup(given, key)) is not _ABSENT:
-            _put(config, new, value)
+        if key not in given and new is not None and (value := lookup(given, key)) is not ABSENT:
+            put(config, new, value)
     for key, said in map_.supply.items():
         value = _supplied(key, said, given, types, flaws)
-        if value is not _ABSENT:
-            _put(config, key, value)
+        if value is not ABSENT:
+            put(config, key, value)
     model_types = target.match.model_types
     if given.get("model_type") in model_types:
         config["model_type"] = given["model_type"]
@@ -66,7 +66,7 @@ def _unnamed(key: str, value: Any, map_: MigrationMap) -> Any:
     if not named or not isinstance(value, dict):
         return value
     rest: dict[str, Any] = {k: v for k, v in value.items() if k not in named}  # pyright: ignore[reportUnknownVariableType]
-    return rest or _ABSENT
+    return rest or ABSENT
 
 
 def literals(supply: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def literals(supply: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, said in supply.items():
         if not _computed(said):
-            _put(found, key, said)
+            put(found, key, said)
     return found
 
 
@@ -82,7 +82,7 @@ def _computed(said: Any) -> bool:
     return isinstance(said, dict) and bool(said) and set(said) <= {"tensor", "dim", "axis", "expr"}  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _put(config: dict[str, Any], key: str, value: Any) -> None:
+def put(config: dict[str, Any], key: str, value: Any) -> None:
     """Set a value at a dotted key."""
     *path, last = key.split(".")
     here = config
@@ -99,22 +99,26 @@ def _supplied(
     """A literal, a size of a source tensor, or an expression over the source's config."""
     if not _computed(said):
         return said
-    spec = msgspec.convert(said, Supplied)
+    try:
+        spec = msgspec.convert(said, Supplied)
+    except msgspec.ValidationError as error:
+        flaws.append(Fault("map-invalid", f"supply.{key}", f"supply {key}: {error}", evidence=f"supply.{key}"))
+        return ABSENT
     if spec.expr is not None:
         try:
             env = {name: lookup(config, name) for name in grammar.symbols(spec.expr)}
-            absent = sorted(n for n, v in env.items() if v is _ABSENT)
+            absent = sorted(n for n, v in env.items() if v is ABSENT)
             if absent:
                 flaws.append(_lost(key, f"{spec.expr!r} needs {', '.join(absent)}, which the source's config lacks"))
-                return _ABSENT
+                return ABSENT
             return grammar.evaluate(spec.expr, env)
         except grammar.ExpressionError as error:
             flaws.append(_lost(key, f"{spec.expr!r} cannot be computed: {error}"))
-            return _ABSENT
+            return ABSENT
     parts = _parts(spec, types)
     if not parts or not all(-len(t.shape) <= spec.dim < len(t.shape) for t in parts):
         flaws.append(_lost(key, f"it is axis {spec.dim} of {spec.tensor}, which the source does not have"))
-        return _ABSENT
+        return ABSENT
     return sum(t.shape[spec.dim] for t in parts)
 
 

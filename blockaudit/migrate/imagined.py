@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import msgspec
@@ -10,8 +11,9 @@ from msgspec.structs import replace
 
 from blockaudit.manifest.bind import bind, classes
 from blockaudit.manifest.load import LoadedManifest
+from blockaudit.manifest.values import lookup
 from blockaudit.migrate import templates
-from blockaudit.migrate.config import literals
+from blockaudit.migrate.config import ABSENT, literals, put
 from blockaudit.migrate.sides import Side, Slot, slots_of
 from blockaudit.records.manifest import Bound
 from blockaudit.records.migration import MigrationMap, TensorType
@@ -36,8 +38,10 @@ def imagined(loaded: LoadedManifest, map_: MigrationMap, target: LoadedManifest)
         for declared in bounds(loaded.manifest):
             key = _first(declared)
             new = map_.config.get(key, key)
-            if key not in config and declared.default is None and new in usual:
-                config[key] = usual[new]
+            if new is not None and declared.default is None and lookup(config, key) is ABSENT:
+                value = lookup(usual, new)
+                if value is not ABSENT:
+                    put(config, key, value)
         return config
 
     said = literals(map_.supply_back)
@@ -49,8 +53,9 @@ def imagined(loaded: LoadedManifest, map_: MigrationMap, target: LoadedManifest)
     if grouped is not None and heads is not None and isinstance(heads.value, int) and heads.value % 2 == 0:
         yield _side(loaded, whole({**said, grouped: heads.value // 2}), map_)
     for tied in dict.fromkeys(k for t in bound.expected if t.tied is not None for k in t.tied.keys):
-        if isinstance(config.get(tied), bool) and tied not in said:
-            yield _side(loaded, whole({**said, tied: not config[tied]}), map_)
+        now = lookup(config, tied)
+        if isinstance(now, bool) and lookup(said, tied) is ABSENT:
+            yield _side(loaded, whole({**said, tied: not now}), map_)
 
 
 def _key_of(loaded: LoadedManifest, dim: str) -> str | None:
@@ -65,7 +70,7 @@ def _first(said: Bound) -> str:
 
 def _explicit(loaded: LoadedManifest, given: dict[str, Any]) -> dict[str, Any]:
     """Every config key that the manifest reads, with the class's default: nothing is left to be implied."""
-    config = dict(given)
+    config = deepcopy(given)
     if loaded.manifest.match.model_types:
         config["model_type"] = loaded.manifest.match.model_types[0]
     bound = bind(loaded.manifest, config)
@@ -75,16 +80,16 @@ def _explicit(loaded: LoadedManifest, given: dict[str, Any]) -> dict[str, Any]:
         if (
             isinstance(value, Bound)
             and key is not None
-            and key not in given
+            and lookup(given, key) is ABSENT
             and found.known
             and found.value is not None
         ):
             few = found.value if not _counts(dim) or not isinstance(found.value, int) else min(found.value, _FEW)
-            config[key] = few
+            put(config, key, few)
     for declared in bounds(loaded.manifest):
         key = _first(declared)
-        if key and key not in config and isinstance(declared.default, bool | int | float | str):
-            config[key] = declared.default
+        if key and lookup(config, key) is ABSENT and isinstance(declared.default, bool | int | float | str):
+            put(config, key, declared.default)
     return config
 
 
@@ -118,16 +123,18 @@ def _side(loaded: LoadedManifest, config: dict[str, Any], map_: MigrationMap) ->
 
 
 def _class_for(loaded: LoadedManifest, config: dict[str, Any], map_: MigrationMap) -> str | None:
-    """The class of which the map takes most and leaves least: a map of a decoder with its head is one of that class."""
+    """The class of which the map leaves least and names most: a map of a decoder with its head is one of that class.
+
+    Of several, the first: a rule that takes whatever there is names none of them.
+    """
 
     def odd(name: str) -> tuple[int, int]:
         slots = slots_of(bind(loaded.manifest, {**config, "architectures": [name]}))
         keys = [k for k, s in slots.items() if s.needed]
         taken = [t for rule in map_.rules for t in rule.sources] + [d.key for d in map_.drop]
         lacking = sum(not any(templates.bind(t, k) is not None for t in taken) for k in keys)
-        # Where a rule takes whatever there is, an alias still names a key that only some classes have.
-        aliased = sum(k not in slots for pair in map_.alias for k in pair)
-        return (aliased, lacking - len(keys))
+        named = sum(bool(templates.matches(t, keys)) for t in taken if "{*}" not in t)
+        return lacking, -named
 
     known = classes(loaded.manifest)
     return min(known, key=odd) if known else None

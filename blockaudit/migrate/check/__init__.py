@@ -7,6 +7,7 @@ from blockaudit.migrate.check.axes import axes
 from blockaudit.migrate.check.configs import configs
 from blockaudit.migrate.check.heads import heads
 from blockaudit.migrate.check.norms import norms
+from blockaudit.migrate.check.packed import packed
 from blockaudit.migrate.check.rope import rope
 from blockaudit.migrate.check.round_trip import round_trip
 from blockaudit.migrate.check.shapes import shapes
@@ -16,7 +17,7 @@ from blockaudit.migrate.check.topology import topology
 from blockaudit.migrate.work import Work
 from blockaudit.records.checkpoint import Fault
 
-CHECKS = (account, state, shapes, axes, rope, heads, norms, ties, configs, topology, round_trip)
+CHECKS = (account, packed, state, shapes, axes, rope, heads, norms, ties, configs, topology, round_trip)
 
 
 def check(work: Work) -> tuple[Fault, ...]:

@@ -24,8 +24,12 @@ def heads(work: Work) -> Iterator[Fault]:
             yield from _cut(work, flow, into, cuts)
         if "qkv" in into:
             yield from _joined(work, flow, out_of, cuts, joins)
-        if "gate" in into and "up" in into:
-            yield from _gated(work, flow, into, cuts)
+        # Those of an expert lie as those of a dense layer do.
+        parts = [None if role is None else role.removeprefix("expert.") for role in into]
+        if "gate" in parts and "up" in parts:
+            yield from _gated(work, flow, parts, cuts)
+        if "gate_up" in parts:
+            yield from _gate_joined(work, flow, out_of)
 
 
 def _role(slot: Slot | None) -> str | None:
@@ -63,7 +67,7 @@ def _cut(work: Work, flow: Flow, into: list[str | None], cuts: list[Split]) -> I
         if "heads" not in flow.rule.keeps or (given or "qkv") != "qkv":
             yield _undeclared(flow, given)
         return
-    if given is not None and given != declared.layout and not _same(declared):
+    if given is not None and not _same(declared, given):
         yield _flaw(
             flow, f"the source fuses q, k and v {given}, and {declared.layout} is declared", given, declared.layout
         )
@@ -75,9 +79,12 @@ def _joined(
 ) -> Iterator[Fault]:
     """q, k and v, or another fused tensor, become one."""
     wanted, given = _fused(work.target, flow.targets), _fused(work.source, flow.sources)
+    cut = next((op for op in cuts if op.layout is not None), None)
+    if cut is not None and given is not None and not _same(cut, given):
+        yield _flaw(flow, f"the source fuses q, k and v {given}, and {cut.layout} is cut", given, cut.layout)
     declared = next((op for op in joins if op.layout is not None), None)
     if declared is not None:
-        if wanted is not None and wanted != declared.layout and not _same(declared):
+        if wanted is not None and not _same(declared, wanted):
             yield _flaw(
                 flow,
                 f"the target fuses q, k and v {wanted}, and {declared.layout} is declared",
@@ -104,9 +111,11 @@ def _joined(
         )
 
 
-def _same(op: Split | Concat) -> bool:
-    """Whether every layout comes to one: a single head of each."""
-    return op.heads == 1 and op.kv_heads in (None, 1)
+def _same(op: Split | Concat, layout: str) -> bool:
+    """Whether rows that lie as `layout` says lie as the operation says: a group of one query is a head."""
+    kv = op.heads if op.kv_heads is None else op.kv_heads
+    per_head = {op.layout, layout} == {"per_head", "per_group"} and op.heads == kv
+    return op.layout == layout or per_head or (op.heads == 1 and kv == 1)
 
 
 def _counted(work: Work, flow: Flow, op: Split | Concat, slots: tuple[Slot | None, ...]) -> Iterator[Fault]:
@@ -124,6 +133,20 @@ def _gated(work: Work, flow: Flow, into: list[str | None], cuts: list[Split]) ->
     said = None if source is None else work.source.function(f"{source.expected.owner}.fused")
     if said in ("gate_up", "up_gate") and cuts and "_".join(map(str, into)) != said:
         yield _flaw(flow, f"the source fuses {said}, and `to` lists {', '.join(map(str, into))}", said, into)
+
+
+def _gate_joined(work: Work, flow: Flow, out_of: list[str | None]) -> Iterator[Fault]:
+    """Gate and up, or another fused tensor, become one, in the order that the target's manifest says."""
+    target = flow.targets[0]
+    wanted = None if target is None else work.target.function(f"{target.expected.owner}.fused")
+    parts = [role.removeprefix("expert.") for role in out_of if role is not None]
+    if len(parts) > 1:
+        if wanted in ("gate_up", "up_gate") and "_".join(parts) != wanted:
+            yield _flaw(flow, f"the target fuses {wanted}, and `from` lists {', '.join(parts)}", wanted, parts)
+    elif parts == ["gate_up"] and flow.sources[0] is not None:
+        given = work.source.function(f"{flow.sources[0].expected.owner}.fused")
+        if None not in (given, wanted) and given != wanted:
+            yield _flaw(flow, f"the source fuses {given}, the target {wanted}: split and concat them", wanted, given)
 
 
 def _undeclared(flow: Flow, given: str | None) -> Fault:

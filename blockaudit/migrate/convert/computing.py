@@ -22,8 +22,8 @@ from blockaudit.records.operations import Add, Cast, Operation, Scale
 # Elements that are computed at a time where they do not depend on each other, and compared at a time.
 PART = 1 << 21
 SpanOf = Callable[[str], Span]
-# Takes the bytes of one output from `start` on.
-Write = Callable[[str, int, memoryview], None]
+# Takes the bytes of one output in order.
+Write = Callable[[str, memoryview], None]
 # Sees the bytes of one input from `start` on.
 See = Callable[[str, int, memoryview], None]
 
@@ -52,11 +52,10 @@ class Computing:
     def _in_parts(self) -> None:
         (key,), (target,) = self._step.inputs, self._step.outputs
         compared = Comparison(self._step, key)
-        width = element_size(self._step.out_types[target])
         for start, before in self._parts(key):
             self._see(key, start * before.element_size(), bytes_of(before))
             (row,) = ops.apply(self._step.ops, (Row((), (before,)),))
-            self._write(target, start * width, bytes_of(row.values[0]))
+            self._write(target, bytes_of(row.values[0]))
             if self._back is not None:
                 (again,) = ops.apply(self._back, (row,))
                 compared.add(start, before, again.values[0])
@@ -76,7 +75,7 @@ class Computing:
         found = self._applied()
         for row in found:
             for key, tensor in zip(row.values, self._tensors[row.at], strict=True):
-                self._write(key, 0, bytes_of(tensor))
+                self._write(key, bytes_of(tensor))
         if self._back is not None:
             self._prove(self._back)
         self._tensors.clear()

@@ -14,13 +14,17 @@ from blockaudit.migrate.convert.digests import ReadFiles
 from blockaudit.migrate.convert.journal import Journal
 from blockaudit.migrate.convert.layout import TargetFile, units_of
 from blockaudit.migrate.convert.source import Source
-from blockaudit.migrate.convert.weights import FileWriter, Result, Shared, StoppedError
+from blockaudit.migrate.convert.weights import FileWriter, Result, Shared
 from blockaudit.migrate.convert.workplace import PART, Workplace
 from blockaudit.records.checkpoint import TensorHeader
 from blockaudit.records.migration import Plan
 
 # What is being done, how much of it is done, how much there is, in bytes.
 Progress = Callable[[str, int, int], None]
+
+
+class StoppedError(Exception):
+    """Another thread has failed, or the user has asked to stop."""
 
 
 class Hashes(msgspec.Struct, frozen=True):
@@ -63,11 +67,10 @@ def write_weights(
             hashes=read,
             durable=durable,
             computing=threading.Lock(),
-            stop=threading.Event(),
-            advance=_counter(sum(f.size for f in files), progress),
+            advance=_counter(sum(f.size for f in files), progress, stop := threading.Event()),
         )
         writers = [FileWriter(file, place.path(file.name + PART), shared) for file in files]
-        results = _all(writers, shared.stop, _lines(len(files), len(source.paths)))
+        results = _all(writers, stop, _lines(len(files), len(source.paths)))
         if read is None:
             return Hashes()
         return _hashes(files, results, source, read, known)
@@ -107,11 +110,13 @@ def _failed(future: Future[Result]) -> bool:
     return future.done() and future.exception() is not None
 
 
-def _counter(total: int, progress: Progress | None) -> Callable[[int], None]:
-    """Adds up what every thread has written, and tells."""
+def _counter(total: int, progress: Progress | None, stop: threading.Event) -> Callable[[int], None]:
+    """Adds up what every thread has written, and tells. Raises StoppedError in each where they are to stop."""
     lock, done = threading.Lock(), [0]
 
     def advance(nbytes: int) -> None:
+        if stop.is_set():
+            raise StoppedError
         with lock:
             done[0] += nbytes
             if progress is not None:

@@ -35,7 +35,9 @@ def pair(sources: Sequence[Piece], targets: Sequence[Piece]) -> Paired:
     """Lay two sides beside each other. `sources` are the pieces that the source has, `targets` all of the target's."""
     found: list[Pair] = []
     for target in targets:
-        found += [one for one in _for(target, targets, sources) if one not in found]
+        # A second name of what stands in the same place is fed by its alias.
+        if not (target.tied and _at(targets, target.place)):
+            found += [one for one in _for(target, targets, sources) if one not in found]
     twice = _twice(found)
     sure = [one for one in found if not _marks(one.sources + one.targets, one.layers) & twice]
     fed = {mark for one in sure for mark in _marks(one.targets, one.layers)}

@@ -30,16 +30,24 @@ def direct(manifest: Manifest, config: Mapping[str, Any], class_name: str | None
     falls back on another key's value is not taken for that key's.
     """
     base, found = _filled(manifest, config), dict[str, list[str]]()
+    plain = items(bind(manifest, base, pins=False, class_name=class_name))
     for key, rivals in spellings(manifest).items():
-        marked = partial(_marked, base, rivals, key)
+        marked, given = partial(_marked, base, rivals, key), lookup(base, key)
         said = items(bind(manifest, marked(_MARK), pins=False, class_name=class_name))
         for name in (n for n, value in said.items() if value.value == _MARK):
-            found.setdefault(name, []).append(key)
-        if any(n.endswith(_TYPE) and _MARK in str(value.value) for n, value in said.items()):
+            # Where a condition asks for the key's own value, it is the field's under some values alone.
+            if given in (_ABSENT, None) or (name in plain and plain[name].value == given):
+                found.setdefault(name, []).append(key)
+        if (given in (_ABSENT, None) or isinstance(given, dict)) and _scales(said):
             inner = items(bind(manifest, marked({"rope_type": _MARK}), pins=False, class_name=class_name))
             for name in (n for n, value in inner.items() if n.endswith(_TYPE) and value.value == _MARK):
                 found.setdefault(name.removesuffix(_TYPE) + SCALING, []).append(key)
     return {name: tuple(keys) for name, keys in found.items()}
+
+
+def _scales(said: Mapping[str, Resolved]) -> bool:
+    """Whether the key that is marked is the object that stretches rotary frequencies."""
+    return any(name.endswith(_TYPE) and _MARK in str(value.value) for name, value in said.items())
 
 
 def items(bound: BoundManifest) -> dict[str, Resolved]:

@@ -10,6 +10,8 @@ from blockaudit.records.migration import Row, State, TensorType
 from blockaudit.records.operations import Operation
 
 T = TypeVar("T")
+# More experts, ranks or parts of one tensor than this is no model, and a map that says so is refused before the work.
+MAX_PARTS = 1024
 
 
 class OperationError(Exception):
@@ -62,6 +64,13 @@ def sized(type_: TensorType, axis: int, size: int) -> TensorType:
     """The type with another size of one axis."""
     shape = type_.shape
     return TensorType(type_.dtype, (*shape[:axis], size, *shape[axis + 1 :]))
+
+
+def few(count: int) -> int:
+    """A number of parts. Raises OperationError where it is more than any model has."""
+    if count > MAX_PARTS:
+        raise OperationError(f"makes {count} parts, and at most {MAX_PARTS} are made of one tensor")
+    return count
 
 
 def only(row: Row[T], what: str) -> T:

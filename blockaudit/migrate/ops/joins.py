@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from blockaudit.migrate.ops import heads
-from blockaudit.migrate.ops.base import Handler, OperationError, axis_of, number, only, sized
+from blockaudit.migrate.ops.base import Handler, OperationError, axis_of, few, number, only, sized
 from blockaudit.migrate.ops.spreads import collapsed, places, spread
 from blockaudit.records.migration import Row, State, TensorType
 from blockaudit.records.operations import Concat, Operation, Split
@@ -20,7 +20,7 @@ def _parts(op: Split, total: int) -> list[int]:
         if sum(sizes) != total:
             raise OperationError(f"parts of {sizes} are {sum(sizes)} together, and there are {total}")
         return sizes
-    count = number(op.count, "the number of parts")
+    count = few(number(op.count, "the number of parts"))
     if not count or total % count:
         raise OperationError(f"cuts {total} into {count} equal parts")
     return [total // count] * count

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from blockaudit.migrate.ops.base import Handler, OperationError, axis_of, number, only
+from blockaudit.migrate.ops.base import Handler, OperationError, axis_of, few, number, only
 from blockaudit.records.migration import Row, State, TensorType
 from blockaudit.records.operations import Operation, Replicated, Stack, Unstack
 
@@ -78,7 +78,7 @@ def _unstack_of_stack(op: Stack, before: State[TensorType]) -> Operation:
 def _unstacked(op: Unstack, state: State[TensorType]) -> State[TensorType]:
     def parts(given: TensorType) -> list[TensorType]:
         axis = axis_of(op.dim, given.shape)
-        return [TensorType(given.dtype, (*given.shape[:axis], *given.shape[axis + 1 :]))] * given.shape[axis]
+        return [TensorType(given.dtype, (*given.shape[:axis], *given.shape[axis + 1 :]))] * few(given.shape[axis])
 
     return _taken_apart(op, state, parts)
 
@@ -110,7 +110,7 @@ def _open(op: Replicated, state: State[Any]) -> bool:
 
 
 def _copied(op: Replicated, state: State[T]) -> State[T]:
-    count = number(op.count, "count")
+    count = few(number(op.count, "count"))
     return spread(op.axis, state, [[[v] * count for v in row.values] for row in state], count)
 
 

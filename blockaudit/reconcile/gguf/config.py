@@ -65,8 +65,10 @@ def _fields(bound: BoundManifest, metadata: Mapping[str, Any], config: Mapping[s
     for field, value in bound.fields.items():
         for ending, keys in FIELDS.items():
             found = said(metadata, keys) if field.endswith(ending) else None
-            if found is not None and len(value.keys) == 1 and value.keys[0] not in config:
-                yield value.keys[0], found
+            # A default may hang on another key, which is known already (Qwen2's epsilon on the model type).
+            asked = [key for key in value.keys if key not in config]
+            if found is not None and len(asked) == 1:
+                yield asked[0], found
 
 
 def _functions(

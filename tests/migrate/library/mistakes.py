@@ -1,7 +1,8 @@
 """Mistakes that people make in a map, made in any map: each at every place where it can be made.
 
 A mistake is a function from a map (as JSON) to (place, faulty map) pairs, with the rules that may name it. Which keys
-are norms, matrices and biases is read off the target's manifest, never off their names.
+are norms, matrices and biases is read off the target's manifest, never off their names. Optional rules are left alone:
+the source that a map is proved on without one need not have what they take.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import copy
 import json
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from blockaudit import resources
+from blockaudit.manifest import grammar
 from blockaudit.manifest.bind import bind, classes
 from blockaudit.manifest.load import load as load_manifest
 from blockaudit.records.bound import ExpectedTensor
@@ -69,7 +72,7 @@ def _pairs(map_: Map, wanted: Callable[[Map], bool]) -> Iterator[tuple[int, int]
     """Two rules after one another that stand for as many tensors and do the same to them."""
     rules = map_["rules"]
     numbers = [n for n, rule in enumerate(rules) if _plain(rule) and wanted(rule)]
-    for n, m in zip(numbers, numbers[1:], strict=False):
+    for n, m in pairwise(numbers):
         alike = all(rules[n]["to"].count(axis) == rules[m]["to"].count(axis) for axis in ("{l}", "{e}", "{*}"))
         if alike and _ops(rules[n]) == _ops(rules[m]):
             yield n, m
@@ -79,9 +82,10 @@ def _pairs(map_: Map, wanted: Callable[[Map], bool]) -> Iterator[tuple[int, int]
 
 
 def forgotten(map_: Map) -> Faulty:
-    """A rule is not there."""
+    """A rule is not there. Of a key that an alias speaks for, that is another mistake."""
+    spoken = {pair[0] for pair in map_.get("alias", [])}
     for n, rule in enumerate(map_["rules"]):
-        if not rule.get("optional"):
+        if not rule.get("optional") and spoken.isdisjoint(_listed(rule["to"])):
             found = copy.deepcopy(map_)
             del found["rules"][n]
             yield f"rules[{n}]", found
@@ -101,10 +105,11 @@ def fed_twice(map_: Map) -> Faulty:
 
 def written_twice(map_: Map) -> Faulty:
     """A rule stands there twice."""
-    for n in range(len(map_["rules"])):
-        found = copy.deepcopy(map_)
-        found["rules"].append(found["rules"][n])
-        yield f"rules[{n}]", found
+    for n, rule in enumerate(map_["rules"]):
+        if not rule.get("optional"):
+            found = copy.deepcopy(map_)
+            found["rules"].append(found["rules"][n])
+            yield f"rules[{n}]", found
 
 
 # -- layouts ----------------------------------------------------------------------------------------------------------
@@ -113,7 +118,7 @@ def written_twice(map_: Map) -> Faulty:
 def transpose_left_out(map_: Map) -> Faulty:
     """The transpose of a rule, square or not, is not there."""
     for n, rule in enumerate(map_["rules"]):
-        if any(op["op"] == "transpose" for op in _ops(rule)):
+        if any(op["op"] == "transpose" for op in _ops(rule)) and not rule.get("optional"):
             yield f"rules[{n}].ops", _changed(map_, n, ops=[op for op in _ops(rule) if op["op"] != "transpose"])
 
 
@@ -247,7 +252,14 @@ def _lost(map_: Map, keys: list[str], value: float) -> Map:
     found = copy.deepcopy(map_)
     found["supply_back"] = {**found.get("supply_back", {}), keys[0]: value}
     found["config"] = {**found.get("config", {}), **dict.fromkeys(keys)}
+    found["supply"] = {k: v for k, v in found.get("supply", {}).items() if not _reads(v, keys)}
     return found
+
+
+def _reads(supplied: Any, keys: list[str]) -> bool:
+    """Whether what is supplied is worked out from one of these keys."""
+    text = supplied.get("expr") if isinstance(supplied, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return isinstance(text, str) and not set(keys).isdisjoint(grammar.symbols(text))
 
 
 def holding(map_: Map, faulty: Map) -> Map:

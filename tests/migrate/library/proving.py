@@ -52,19 +52,18 @@ def stored(folder: Path) -> Weights:
 def same_bytes(found: Weights, wanted: Weights) -> None:
     assert found.keys() == wanted.keys()
     for key, tensor in wanted.items():
-        assert found[key].dtype == tensor.dtype and found[key].shape == tensor.shape, key
+        assert (found[key].dtype, found[key].shape) == (tensor.dtype, tensor.shape), key
         assert torch.equal(found[key].contiguous().view(torch.uint8), tensor.contiguous().view(torch.uint8)), key
 
 
 def computed(target: Path, *ids: torch.Tensor) -> torch.Tensor:
-    """Logits of the target in the class of transformers that its config names: of ids, or of an encoder's and a
-    decoder's ids."""
+    """Logits of the target in the class that its config names: of ids, or of those of an encoder and a decoder."""
     import transformers
 
     name: str = json.loads((target / "config.json").read_text())["architectures"][0]
     kind: Any = getattr(transformers, name)
     model, report = kind.from_pretrained(target, dtype=torch.float32, output_loading_info=True)
-    assert not report["missing_keys"] and not report["unexpected_keys"] and not report["mismatched_keys"], report
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
     given = dict(zip(("input_ids", "decoder_input_ids"), ids, strict=False))
     with torch.no_grad():
         return model.eval()(**given).logits

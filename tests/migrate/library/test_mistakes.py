@@ -11,8 +11,8 @@ from blockaudit.pipeline.mapping import check_map
 from blockaudit.records.report import Report
 from tests.migrate.library.mistakes import LIBRARY, MISTAKES, Map, holding, library
 
-# Of the places of one mistake in one map, so many are tried: the first, the last and what lies between.
-_PLACES = 4
+# Of the places of one mistake in one map, so many are tried at most: the first, the last and one between.
+_PLACES = 3
 
 
 def _made() -> list[tuple[str, str]]:
@@ -20,10 +20,10 @@ def _made() -> list[tuple[str, str]]:
     return [(m, name) for m in LIBRARY for name, (spoil, _) in MISTAKES.items() if next(spoil(library(m)), None)]
 
 
-def _checked(map_: Map, folder: Path, **how: bool) -> Report:
+def _checked(map_: Map, folder: Path) -> Report:
     path = folder / "map.json"
     path.write_text(json.dumps(map_))
-    return check_map(str(path), **how)  # pyright: ignore[reportArgumentType]
+    return check_map(str(path))
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["there", "back"])
@@ -37,10 +37,10 @@ def test_every_map_is_accepted_both_ways(name: str, *, reverse: bool) -> None:
 def test_a_mistake_is_refused(name: str, mistake: str, tmp_path: Path) -> None:
     spoil, rules = MISTAKES[mistake]
     places = list(spoil(library(name)))
-    step = max(1, (len(places) - 1) // (_PLACES - 1))
-    for place, faulty in [*places[:-1:step], places[-1]]:
-        sound = _checked(holding(library(name), faulty), tmp_path)
-        assert sound.verdict == "accepted", (place, [(f.name, f.message) for f in sound.findings])
+    for place, faulty in places[:: max(1, len(places) // 2)][: _PLACES - 1] + places[-1:]:
+        sound = holding(library(name), faulty)
+        if sound != library(name):  # the map as it is stands in a test of its own
+            assert _checked(sound, tmp_path).verdict == "accepted", place
         report = _checked(faulty, tmp_path)
         assert report.verdict == "rejected", place
         assert rules & {f.name for f in report.findings if f.severity == "error"}, (place, report.findings)

@@ -64,7 +64,7 @@ def logits(found: Weights, given: dict[str, Any], ids: torch.Tensor) -> torch.Te
 
 
 def save(found: Weights, given: dict[str, Any], folder: Path, dtype: str = "F32") -> Path:
-    """Write model.gguf, all tensors in `dtype` (F32, F16, BF16, Q8_0) but for the norms, which llama.cpp keeps in F32."""
+    """Write model.gguf, its matrices in `dtype` (F32, F16, BF16, Q8_0); norms are F32, as llama.cpp keeps them."""
     import gguf
 
     folder.mkdir(parents=True)

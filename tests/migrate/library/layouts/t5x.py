@@ -117,7 +117,7 @@ def _stack(found: Weights, given: dict[str, Any], stack: str, ids: torch.Tensor,
 
 
 def logits(found: Weights, given: dict[str, Any], ids: torch.Tensor, decoded: torch.Tensor) -> torch.Tensor:
-    """[batch, decoded tokens, vocab] of ids [batch, tokens] and decoded ids [batch, decoded tokens]; none is padding."""
+    """[batch, decoded tokens, vocab] of ids [batch, tokens] and ids [batch, decoded tokens], none of them padding."""
     y = _stack(found, given, "decoder", decoded, _stack(found, given, "encoder", ids))
     if given["logits_via_embedding"]:
         return (y / math.sqrt(given["emb_dim"])) @ found["token_embedder.embedding"].T
