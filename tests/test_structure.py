@@ -26,6 +26,7 @@ BELOW: dict[str, set[str]] = {
     "graph": {"records", "errors", "kept"},
     "reference": {"records", "errors", "manifest"},
     "trace": {"records", "errors", "manifest", "checkpoint", "graph", "reference"},
+    "migrate": {"records", "errors", "resources", "manifest", "checkpoint", "reconcile"},
     "rules": {"records", "errors", "manifest", "checkpoint", "reconcile"},
     "report": {"records", "errors"},
     # Waivers name rules, and a rule says whether it may be waived; gates will read their policies with it.
@@ -41,6 +42,7 @@ BELOW: dict[str, set[str]] = {
         "graph",
         "trace",
         "suppress",
+        "migrate",
     },
     "cli": {"records", "errors", "resources", "report", "pipeline", "rules", "manifest", "suppress"},
     "zoo": {"records", "errors", "resources", "manifest", "graph", "pipeline"},

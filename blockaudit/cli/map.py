@@ -1,4 +1,4 @@
-"""`blockaudit map`: list, show and check migration maps."""
+"""`blockaudit map`: list, show, check, draft and import migration maps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="List, show and check migration maps.",
+    help="List, show, check, draft and import migration maps.",
 )
 
 FormatName = Annotated[
@@ -122,6 +122,94 @@ def check(
 
     shown = Presentation(ask.format_name, ask.report, quiet, no_color, ask.allow_unverified)
     return audit_each([source], audit, shown)
+
+
+OutputFile = Annotated[
+    Path | None, typer.Option("--output", metavar="FILE", help="Where to write it; default: stdout.")
+]
+UNDECIDED = 3
+
+
+@app.command()
+def draft(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The checkpoint to be moved: its headers are read.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET_MANIFEST",
+            help="The manifest that it is to have: a library id (llama) or a file.",
+            autocompletion=completion.manifest,
+        ),
+    ],
+    source_manifest: Annotated[
+        str | None,
+        typer.Option(
+            "--source-manifest",
+            metavar="ID|FILE",
+            help="The manifest that SOURCE has. Default: by its config, else by its keys.",
+            show_default=False,
+            autocompletion=completion.manifest,
+        ),
+    ] = None,
+    source_config: ConfigFile = None,
+    output_file: OutputFile = None,
+) -> int:
+    """Draft the map from SOURCE to a manifest: what manifests and shapes prove. What they do not has no rule.
+
+    Exit status: 0 the map is whole and passes `map check`, 3 something is undecided (listed on stderr), 2 on errors.
+    """
+    if output_file is not None:
+        output.check_report_paths([output_file], [source, target], "--output")
+    drafted = pipeline.draft_map(source, target, source_manifest=source_manifest, source_config=source_config)
+    return _written(drafted, output_file)
+
+
+@app.command("import")
+def import_(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|transformers:MODEL_TYPE",
+            help="A file of patterns and replacements, or transformers' own mapping of a model type.",
+        ),
+    ],
+    source: Annotated[
+        str | None,
+        typer.Option("--source", metavar="ID|FILE", help="The manifest of the keys that it reads.", show_default=False),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target", metavar="ID|FILE", help="The manifest of the keys that it writes.", show_default=False
+        ),
+    ] = None,
+    output_file: OutputFile = None,
+) -> int:
+    """Read a conversion mapping that others keep into a map. What no operation says has no rule.
+
+    Exit status: as for draft.
+    """
+    if output_file is not None:
+        output.check_report_paths([output_file], [what], "--output")
+    return _written(pipeline.import_map(what, source=source, target=target), output_file)
+
+
+def _written(drafted: pipeline.MapDraft, output_file: Path | None) -> int:
+    """Tell what is open, write the map, and say by the status whether it is whole."""
+    for line in drafted.remarks:
+        output.remark(line)
+    for line in drafted.undecided:
+        output.remark(f"undecided: {line}")
+    for line in drafted.refused:
+        output.remark(f"map check would refuse: {line}")
+    for line in drafted.hints:
+        output.remark(f"hint: {line}")
+    text = map_text.written(drafted.map)
+    if output_file is None:
+        output.say(text)
+    else:
+        output.write_report(output_file, text, "--output")
+    return 0 if drafted.decided else UNDECIDED
 
 
 def _check_format(name: str) -> None:

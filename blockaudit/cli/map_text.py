@@ -6,6 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
+from blockaudit.records.migration import MigrationMap
 from blockaudit.report.escape import escape
 
 
@@ -40,6 +43,11 @@ def shown(it: dict[str, Any]) -> str:
     lines += _section("dropped", [f"{d['key']}: {d['why']}" for d in map_.get("drop", [])])
     lines += _section("initialised", [f"{i['key']} = {i['value']}: {i['why']}" for i in map_.get("init", [])])
     return "".join(f"{escape(line)}\n" for line in lines)
+
+
+def written(map_: MigrationMap) -> str:
+    """A map as a file: defaults left out, the same bytes every time."""
+    return msgspec.json.format(msgspec.json.encode(map_), indent=1).decode() + "\n"
 
 
 def _names(keys: str | list[str]) -> str:

@@ -61,9 +61,9 @@ class _Binder:
         for name in mine:
             for tensor in parts[name]:
                 self.expected.extend(self._tensor(tensor, f"parts.{name}", "part"))
-        heads = {t.role for n in mine for t in parts[n]}
-        if self.class_name is not None and parts and not any(role.startswith("lm_head") for role in heads):
-            # A class without a head has no logits to scale.
+        heads = {t.role for n in (mine if self.class_name is not None else parts) for t in parts[n]}
+        if parts and not any(role.startswith("lm_head") for role in heads):
+            # A class without a head has no logits to scale, and a family without one (CLIP's text model) no such class.
             self.fields = {f: v for f, v in self.fields.items() if not f.startswith("logits.")}
         self.expected.extend(
             t for b in self.manifest.buffers for t in self._tensor(b, "buffers", "buffer", derived=True)

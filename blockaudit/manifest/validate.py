@@ -56,15 +56,15 @@ def any_manifest(data: bytes, path: str) -> tuple[str, AnyManifest]:
 
 def document_of(kind: str, record: type[_Record], data: bytes, path: str) -> _Record:
     """A document that is no manifest (a tolerance policy), held to the schema `kind` and read into its record."""
-    found = _object(data, path)
+    found = _object(data, path, kind.replace("_", " "))
     _validate(found, kind, data, path)
     return _record(found, record, path)
 
 
-def _object(data: bytes, path: str) -> dict[str, Any]:
+def _object(data: bytes, path: str, what: str = "manifest") -> dict[str, Any]:
     found = document.parse(data, path)
     if not isinstance(found, dict):
-        raise RequestError(f"{path}:1: expected a manifest (an object), found {_shown(found)}")
+        raise RequestError(f"{path}:1: expected a {what} (an object), found {_shown(found)}")
     return found  # pyright: ignore[reportUnknownVariableType]
 
 

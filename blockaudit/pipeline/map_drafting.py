@@ -69,7 +69,7 @@ def draft_map(
         else:
             drafted = draft_known(base, found.side, loaded, found.prefix)
         laid = lay(LoadedMap(drafted.map, base.name, ""), _as_checked(found, checkpoint), loaded)
-        return _reported(drafted, found, check(laid))
+        return reported(drafted, found.remarks, check(laid))
     finally:
         close_files()
 
@@ -79,14 +79,15 @@ def _base(
 ) -> MigrationMap:
     """The map before any rule: its name, both manifests, and where the source's files and config are."""
     known = found.loaded.id if found.loaded is not None else None
-    beside = config is not None and os.path.realpath(os.path.dirname(config) or ".") == os.path.realpath(source)
+    folder, name = os.path.split(str(config or ""))
+    beside = bool(name) and os.path.realpath(folder or ".") == os.path.realpath(source)
     return replace(
         files,
         name=f"{_word(known or 'source')}_to_{_word(target.id)}",
         source=None if found.prefix else known,
         target=target.id,
         evidence=_EVIDENCE[known is None],
-        config_file=os.path.basename(config) if config is not None and beside else files.config_file,
+        config_file=name if beside else files.config_file,
     )
 
 
@@ -108,7 +109,7 @@ def _as_checked(found: Chosen, checkpoint: Checkpoint) -> Side:
     return found.side if known else source_side(None, checkpoint)
 
 
-def _reported(drafted: Drafted, found: Chosen, flaws: Iterable[Fault]) -> MapDraft:
+def reported(drafted: Drafted, remarks: tuple[str, ...], flaws: Iterable[Fault]) -> MapDraft:
     """What is told: once each, the draft's own words before the check's."""
     told = {_bare(name) for one in drafted.undecided for name in one.subject.split(", ")}
     refused = [
@@ -117,7 +118,7 @@ def _reported(drafted: Drafted, found: Chosen, flaws: Iterable[Fault]) -> MapDra
         if not declared_loss(flaw) and not (flaw.rule == "map-not-total" and _bare(flaw.file) in told)
     ]
     undecided = [f"{one.subject}: {one.why}" for one in drafted.undecided]
-    return MapDraft(drafted.map, (*found.remarks, *drafted.remarks), tuple(undecided), tuple(dict.fromkeys(refused)),
+    return MapDraft(drafted.map, (*remarks, *drafted.remarks), tuple(undecided), tuple(dict.fromkeys(refused)),
                     drafted.hints)  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from blockaudit import __version__
 from blockaudit.checkpoint.values import close_files
@@ -21,6 +22,7 @@ from blockaudit.migrate.rows import rows
 from blockaudit.migrate.sides import Side, source_side
 from blockaudit.migrate.source import open_source
 from blockaudit.migrate.work import Work, lay
+from blockaudit.pipeline.map_places import MapPlaces
 from blockaudit.pipeline.reporting import Judging, subject_of
 from blockaudit.pipeline.suppress import settled, suppression
 from blockaudit.records.checkpoint import Checkpoint, Fault
@@ -82,6 +84,9 @@ def checked(
     target = load_manifest(loaded.map.target)
     mine = None if loaded.map.source is None else load_manifest(loaded.map.source)
     checkpoint = None if source is None else open_source(os.fspath(source), loaded.map, config)
+    if checkpoint is not None and not checkpoint.readable:
+        # What could not be read would look like keys that are missing.
+        return Checked(name, loaded, (), checkpoint, ())
     works = tuple(lay(loaded, side, target) for side in _sides(loaded, mine, checkpoint, target))
     return Checked(name, loaded, works, checkpoint, _once(flaw for work in works for flaw in check(work)))
 
@@ -103,20 +108,20 @@ def findings(done: Checked, rules: Sequence[registry.Entry]) -> tuple[Finding, .
     """The flaws as findings of their rules; a loss that the map declares is a warning."""
     asked = {entry.rule.code for entry in rules}
     found: list[Finding] = []
+    places = MapPlaces(done.name)
     for flaw in done.flaws:
         rule = registry.find(flaw.rule).rule
         if rule.code in asked:
-            found.append(
-                rule.finding(
-                    flaw.file,
-                    flaw.message,
-                    tensors=flaw.tensors,
-                    expected=flaw.expected,
-                    observed=flaw.observed,
-                    evidence=flaw.evidence,
-                    severity="warning" if declared_loss(flaw) else None,
-                )
+            said = rule.finding(
+                flaw.file,
+                flaw.message,
+                tensors=flaw.tensors,
+                expected=flaw.expected,
+                observed=flaw.observed,
+                evidence=flaw.evidence,
+                severity="warning" if declared_loss(flaw) else None,
             )
+            found.append(replace(said, places=places.of(flaw)))
     faults = () if done.checkpoint is None else done.checkpoint.faults
     for fault in faults:
         # A source that cannot be read whole is not one that a map can be proved on.

@@ -35,6 +35,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "bert": GIVEN,
     "bloom": {"hidden_size": 32, "n_layer": 3, "n_head": 4, "vocab_size": 96},
+    "clip_text_model": {**GIVEN, "projection_dim": 16},
     "cohere": GQA,
     "deepseek_v3": {
         **GIVEN,
@@ -92,11 +93,18 @@ MAIN = {
     "albert": "AlbertForMaskedLM",
     "bart": "BartForConditionalGeneration",
     "bert": "BertForMaskedLM",
+    "clip_text_model": "CLIPTextModelWithProjection",
     "gemma3_text": "Gemma3ForCausalLM",
     "gpt2": "GPT2LMHeadModel",
     "roberta": "RobertaForMaskedLM",
     "t5": "T5ForConditionalGeneration",
 }
+
+# Classes that have, or need, a picture tower beside the text stack.
+PICTURES = {
+    "Gemma3Model", "Gemma3ForConditionalGeneration", "Gemma3ForSequenceClassification", "CLIPModel", "CLIPVisionModel",
+    "CLIPVisionModelWithProjection", "CLIPForImageClassification",
+}  # fmt: skip
 
 # Configurations of a family that change which keys there are, or what they mean.
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
@@ -152,7 +160,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def module(family: str) -> Any:
-    name = {"gemma3_text": "gemma3"}.get(family, family)
+    name = {"gemma3_text": "gemma3", "clip_text_model": "clip"}.get(family, family)
     return importlib.import_module(f"transformers.models.{name}.modeling_{name}")
 
 
@@ -177,8 +185,7 @@ def class_names(family: str) -> list[str]:
             and not name.endswith(("PreTrainedModel", "PretrainedModel", "Stack", "Encoder", "Decoder", "Wrapper"))
         ):
             found.append(name)
-    # These need a picture tower beside the text stack.
-    return sorted(set(found) - {"Gemma3Model", "Gemma3ForConditionalGeneration", "Gemma3ForSequenceClassification"})
+    return sorted(set(found) - PICTURES)
 
 
 def build(family: str, class_name: str | None = None, **changes: Any) -> Any:

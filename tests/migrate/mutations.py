@@ -73,6 +73,11 @@ def _some(map_: Any, rng: random.Random) -> tuple[Any, str | int]:
     return _at(map_, tuple(above)), last
 
 
+def _rules(map_: Any) -> list[Any]:
+    rules: Any = map_.get("rules")
+    return rules if isinstance(rules, list) else []
+
+
 def _lost(map_: Any, rng: random.Random) -> None:
     parent, key = _some(map_, rng)
     if isinstance(parent, list) or key in parent:
@@ -91,14 +96,14 @@ def _copied(map_: Any, rng: random.Random) -> None:
 
 
 def _operated(map_: Any, rng: random.Random) -> None:
-    rules = map_.get("rules")
-    rule = rng.choice(rules) if isinstance(rules, list) and rules else None
+    rules = _rules(map_)
+    rule = rng.choice(rules) if rules else None
     if isinstance(rule, dict) and isinstance(rule.setdefault("ops", []), list):
         rule["ops"].insert(rng.randint(0, len(rule["ops"])), copy.deepcopy(rng.choice(OPERATIONS)))
 
 
 def _shuffled(map_: Any, rng: random.Random) -> None:
-    rules = map_.get("rules")
-    if isinstance(rules, list) and rules:
+    rules = _rules(map_)
+    if rules:
         rng.shuffle(rules)
         rules.pop()

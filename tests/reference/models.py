@@ -77,9 +77,14 @@ def errors(model: Any, of: FullReference, inputs: Tensors) -> dict[str, float]:
         states = theirs.hidden_states if alone else getattr(theirs, f"{name}_hidden_states")
         rows = torch.ones_like(inputs["decoder_input_ids"]).bool() if not alone and name == names[-1] else valid
         span, before = next(s for s in of.spans if s.name == name), "" if alone else f"{name}."
+        # CLIP tells the last state before its final norm, as of every other layer, and what leaves the norm beside it.
+        left = getattr(theirs, "last_hidden_state", None) if alone else None
+        apart = left is not None and not torch.equal(left, states[-1])
+        if apart:
+            found["final_norm"] = relative(left[rows], ours["final_norm"][rows])
         for number, state in enumerate(states[1:]):
             site = f"layers.{_layer(of.bound, number, len(states) - 1, span.run or 0)}.state"
-            last = number == len(states) - 2 and f"{before}final_norm" in ours
+            last = number == len(states) - 2 and f"{before}final_norm" in ours and not apart
             site = "final_norm" if last else site
             if state.shape == ours[before + site].shape:
                 found[before + site] = relative(state[rows], ours[before + site][rows])

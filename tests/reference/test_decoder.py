@@ -104,6 +104,9 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 # Cross-attention whose memory the caller gives: no stack of the manifest does.
 WITHOUT_MEMORY = {("bert", "decoder"), ("gpt2", "cross")}
 
+# No class of these families has logits.
+HEADLESS = {"clip_text_model"}
+
 BASES = [(family, "", dict[str, Any]()) for family in sorted(families.CONFIGS)]
 CASES = BASES + [
     (family, name, changes)
@@ -133,7 +136,7 @@ def test_every_state_and_the_logits(family: str, name: str, changes: dict[str, A
     assert ours.refusal(ours.bound) == ""
     for padded in ("", "left", "right"):
         found = models.errors(model, ours, models.batch(ours.bound, padded=padded))
-        assert found.pop("logits") < 1e-5
+        assert found.pop("logits", 0.0 if family in HEADLESS else 1.0) < 1e-5
         assert len(found) >= 2
         assert max(found.values()) < 1e-5, found
 
@@ -177,7 +180,8 @@ def test_a_low_dtype_runs_and_is_near(family: str, tmp_path: Path) -> None:
     assert list(one) == list(two)
     assert all(two[site].dtype == torch.bfloat16 for site in two)
     if "experts" not in str(exact.bound.manifest.axes):  # a token may go to another expert
-        assert models.relative(one["logits"], two["logits"].float()) < 0.5
+        last = "final_norm" if family in HEADLESS else "logits"
+        assert models.relative(one[last], two[last].float()) < 0.5
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "t5", "deepseek_v3", "bloom", "albert"])

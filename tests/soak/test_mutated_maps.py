@@ -24,4 +24,5 @@ def test_mutated_maps_are_answered(tmp_path: Path) -> None:
         slowest = max(slowest, time.process_time() - begun)
     print(f"\n{MAPS:,} maps: {dict(said)}; slowest {slowest:.2f} s of processor")
     assert said["rejected"] > MAPS // 2
+    assert said["several lines"] == 0
     assert slowest < SECONDS

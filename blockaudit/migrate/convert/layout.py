@@ -130,7 +130,7 @@ def _fitting(group: _Group, most: int) -> Iterator[_Group]:
 
 
 def _within_block(plan: Plan, group: _Group, place: PlaceOf) -> int | None:
-    """How far into a block the source of a copy begins; None for what is no copy, or lies off the multiples of eight."""
+    """How far into a block the source of a copy begins; None for what is no copy, or lies at no multiple of 8."""
     unit = units_of(plan)[group[0]]
     if isinstance(unit, Filled) or not unit.copies:
         return None

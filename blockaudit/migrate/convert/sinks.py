@@ -109,7 +109,8 @@ class Hashed:
         return self._hash.hexdigest()
 
     def close(self) -> None:
-        """Let the threads end, and close what this has opened."""
+        """Write what is there of a file that was given up, let the threads end, and close what this has opened."""
+        self._flush()
         for strand in (self._hashing, self._disk):
             strand.settle()
         if self._direct is not None:
