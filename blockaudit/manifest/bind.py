@@ -207,8 +207,8 @@ class _Binder:
         tied = self.resolver.value(spec.tie) if spec.tied_to is not None else None
         base = ExpectedTensor(
             template=self._prefixed(self._numbered(spec.key or f"{spec.module}.weight"), what),
-            shape=tuple(self._axis(s) for s in spec.shape),
-            symbols=tuple(spec.shape),
+            shape=tuple(self._axis(s) for s in spec.shape or ()),
+            symbols=tuple(spec.shape or ()),
             owner=owner,
             role=spec.role,
             what=what,
@@ -221,11 +221,12 @@ class _Binder:
             tied=tied,
             layout=spec.layout,
             ignored=ignored,
+            unsized=spec.shape is None,
         )
         yield base
         bias = self.resolver.value(spec.bias)
         if spec.module is not None and (bias.value or not bias.known):
-            out = 0 if spec.layout == "out_in" else len(spec.shape) - 1
+            out = 0 if spec.layout == "out_in" else len(spec.shape or ()) - 1
             yield replace(
                 base,
                 template=self._prefixed(self._numbered(f"{spec.module}.bias"), what),

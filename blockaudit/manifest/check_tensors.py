@@ -56,8 +56,8 @@ def _spec(spec: TensorSpec, known: set[str]) -> Iterator[str]:
         yield "exactly one of module, key"
     if spec.key is not None and spec.bias is not False:
         yield "bias: a key is one tensor; only a module has a bias"
-    if spec.layout == "in_out" and len(spec.shape) < 2:
-        yield f"layout: in_out on [{', '.join(spec.shape)}], which has no two axes"
+    if spec.layout == "in_out" and len(spec.shape or ()) < 2:
+        yield f"layout: in_out on [{', '.join(spec.shape or ())}], which has no two axes"
     if spec.tied_to is not None and spec.tied_to not in known:
         yield f"tied_to: no tensor is called {spec.tied_to!r}"
     if spec.tied_to is None and spec.tie is not False:

@@ -157,7 +157,7 @@ def _expressions(manifest: Manifest) -> Iterator[tuple[str, str]]:
     for place, _, norm in sites(manifest):
         yield from ((f"{place}.shape", text) for text in norm.shape or ())
     for place, spec in tensor_specs(manifest):
-        yield from ((f"{place}.shape", text) for text in spec.shape)
+        yield from ((f"{place}.shape", text) for text in spec.shape or ())
 
 
 def _value(place: str, value: Any, symbols: set[str]) -> Iterator[str]:

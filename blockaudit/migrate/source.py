@@ -28,10 +28,10 @@ def open_source(source: str, map_: MigrationMap, config: str | Path | None = Non
     found = open_checkpoint(source) if map_.ranks is None else _ranks(source, map_.ranks)
     if config is not None:
         folder, name = os.path.split(str(config))
-        said, faults = read_config(folder or ".", name)
+        said, faults = _beside(folder or ".", name)
         if said is None:
             why = faults[0].message if faults else "no such file"
-            raise RequestError(f"--config {config}: expected a JSON object: {why}")
+            raise RequestError(f"--config {config}: expected an object in JSON, or in YAML where its name says so: {why}")
         return replace(found, config=said, faults=_without_config(found))
     if map_.config_file != "config.json":
         said, faults = _beside(found.folder, map_.config_file)
@@ -41,7 +41,7 @@ def open_source(source: str, map_: MigrationMap, config: str | Path | None = Non
 
 
 def _beside(folder: str, name: str) -> tuple[dict[str, Any] | None, list[Fault]]:
-    """The config file that a map names: JSON, or YAML where its name says so."""
+    """A config file by its name: JSON, or YAML where the name says so."""
     if not name.lower().endswith((".yaml", ".yml")):
         return read_config(folder, name)
     path = os.path.join(folder, name)

@@ -94,13 +94,14 @@ def _bind(
     missing: list[str] = []
     misshapen: list[Misshapen] = []
     shape, exact = e.shape, None not in e.shape
+    sized = not e.unsized
     get = tensors.get
     for key in keys:
         header = get(key)
         if header is None:
             missing.append(key)
             continue
-        if header.shape != shape and key not in opaque and (exact or not _fits(shape, header.shape)):
+        if header.shape != shape and sized and key not in opaque and (exact or not _fits(shape, header.shape)):
             misshapen.append(Misshapen(key, shape, header.shape))
         found += 1
         claimed.add(key)

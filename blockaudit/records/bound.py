@@ -65,6 +65,7 @@ class ExpectedTensor(msgspec.Struct, frozen=True):
     tied: Resolved | None = None
     layout: str = "out_in"
     ignored: bool = False
+    unsized: bool = False  # the manifest claims no shape
 
 
 class StackSpan(msgspec.Struct, frozen=True):

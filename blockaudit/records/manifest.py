@@ -67,13 +67,14 @@ class TensorSpec(Struct, frozen=True):
     """One module's `weight` (and `bias`), or one parameter by its full key, as a template.
 
     `shape` is symbolic, in the order on disk; `layout` says which axis is the output (`in_out`: GPT-2's Conv1D).
-    `tied_to` names the key whose storage this shares when `tie` holds: it may then be absent from disk.
+    `shape` null: nothing is claimed of it. `tied_to` names the key whose storage this shares when `tie` holds: it may
+    then be absent from disk.
     """
 
     role: str
     module: str | None = None
     key: str | None = None
-    shape: list[str] = []
+    shape: list[str] | None = []
     bias: Value = False
     layout: Literal["out_in", "in_out"] = "out_in"
     when: str | Bound | None = None

@@ -272,6 +272,16 @@ CASES: list[Fires | Near] = [
     Fires("map-invents-state", "a matrix", matrix_made_up, ("no such state",)),
     Near("map-invents-state", "nothing made up", nothing),
     Fires(TOPOLOGY, "a window that the target lacks", window(4), ("window: 4 -> None", "retraining"), llama()),
+    Fires(TOPOLOGY, "a matrix scaled", ops("o_proj", {"op": "scale", "value": 2}), ("multiplied by 2",), llama()),
+    Fires(TOPOLOGY, "a matrix shifted", ops("o_proj", {"op": "add", "value": 1}), ("number added",), llama()),
+    Fires(
+        TOPOLOGY,
+        "a gain shifted though both read it alike",
+        ops("model.norm", {"op": "add", "value": 1}),
+        ("1 added",),
+        llama(),
+        beside=("scale-offset-mismatch",),
+    ),
     Near(TOPOLOGY, "the same function under another name", window(None), llama()),
 ]
 

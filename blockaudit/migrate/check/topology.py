@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from blockaudit.manifest.diff import Difference
 from blockaudit.migrate.check.differences import changed
+from blockaudit.migrate.check.factors import compensates
 from blockaudit.migrate.work import Work
 from blockaudit.records.checkpoint import Fault
 from blockaudit.records.operations import Add
@@ -24,7 +25,7 @@ def topology(work: Work) -> Iterator[Fault]:
     differ = list(changed(work))
     offsets = [d for d in differ if d.field.endswith(".scale_offset")]
     yield from _folded(work, offsets)
-    left = [d for d in differ if d not in offsets or not _compensated(work, d.field, d.a, d.b)]
+    left = [d for d in differ if not _compensated(work, d.field, d.a, d.b)]
     if left:
         yield _flaw(left)
 
@@ -41,7 +42,9 @@ def _added(work: Work, owner: str) -> set[float]:
 
 
 def _compensated(work: Work, field: str, a: object, b: object) -> bool:
-    """Whether the gain that is read is the same: w' + b = w + a where w' = w + a - b."""
+    """Whether the gain that is read is the same: w' + b = w + a where w' = w + a - b; or a factor is moved."""
+    if not field.endswith(".scale_offset"):
+        return compensates(work, field, a, b)
     if not isinstance(a, int | float) or not isinstance(b, int | float):
         return False
     return _added(work, field.rpartition(".")[0]) == {float(a - b)}

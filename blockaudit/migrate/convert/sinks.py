@@ -18,6 +18,8 @@ from blockaudit.migrate.convert.strands import BLOCK, Block, Blocks, Strand
 
 # O_DIRECT wants offsets and lengths in whole blocks of the device: this is one of every device.
 _ALIGNED = 4096
+# Bytes that are read and hashed at a time: they are still in the core's own cache then.
+_PIECE = 512 << 10
 # Bytes after which what was written is brought to the disk beside the work, so that the end need not wait for it all.
 _FLUSH = 256 << 20
 # Called with every so many bytes that are done; raises where the work is to stop.
@@ -77,7 +79,7 @@ class Hashed:
         hasher, read = digester(), self._read.of(span.path)
         done = 0
         while done < span.nbytes:
-            block, view = self._room(span.nbytes - done)
+            block, view = self._room(min(_PIECE, span.nbytes - done))
             self._files.read_into(span.part(done, len(view)), view)
             block.hold()
             read.offer(span.offset + done, view, block)

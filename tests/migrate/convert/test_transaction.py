@@ -109,7 +109,7 @@ def test_what_was_spoilt_meanwhile_is_made_again(source: Path, tmp_path: Path, m
     ended_after(4, source, tmp_path / "t", monkeypatch)
     part = hand.partial(tmp_path / "t") / "whole" / "model.safetensors.part"
     data = bytearray(part.read_bytes())
-    data[-1] ^= 1  # of the fourth tensor
+    data[int.from_bytes(data[:8], "little") + 8 + sum(4 * 64 * (50 + n) for n in range(4)) - 1] ^= 1  # of the fourth
     part.write_bytes(data)
     made = stop_after(monkeypatch, 99)
     hand.run(source, tmp_path / "t", PLAN)

@@ -60,3 +60,28 @@ def test_a_litgpt_that_is_no_llama_is_refused(tmp_path: Path, name: str) -> None
     assert report.verdict == "rejected"
     said = [f for f in report.findings if f.name in ("topology-change-needs-retraining", "map-undeclared-layout")]
     assert any(field in f.message for f in said), [(f.name, f.message) for f in report.findings]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("n_layer: [", "model_config.yaml"),
+        ("- n_layer", "holds no object"),
+        ("n_layer: 2\nn_layer: 3\n", "given twice"),
+        ("n_layer: !!python/object/apply:os.system ['true']", "model_config.yaml"),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_told_in_a_line(tmp_path: Path, text: str, said: str) -> None:
+    litgpt.save(litgpt.weights(PLAIN, 4), litgpt.config(PLAIN), tmp_path / "source")
+    (tmp_path / "source" / "model_config.yaml").write_text(text)
+    report = check_map("litgpt_llama", tmp_path / "source")
+    assert report.verdict == "rejected"
+    (found,) = (f for f in report.findings if f.name == "config-invalid")
+    assert said in found.message
+
+
+def test_a_config_elsewhere_is_given_by_name(tmp_path: Path) -> None:
+    litgpt.save(litgpt.weights(PLAIN, 4), litgpt.config(PLAIN), tmp_path / "source")
+    (tmp_path / "source" / "model_config.yaml").rename(tmp_path / "kept.yaml")
+    assert check_map("litgpt_llama", tmp_path / "source").verdict == "rejected"
+    assert check_map("litgpt_llama", tmp_path / "source", config=tmp_path / "kept.yaml").verdict == "accepted"

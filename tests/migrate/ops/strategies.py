@@ -159,7 +159,8 @@ def casts(draw: st.DrawFn) -> Case:
 def folds(draw: st.DrawFn) -> Case:
     shape = draw(shapes)
     dim = _dim(draw, len(shape))
-    return o.Fold(dim=dim, offset=float(draw(st.integers(0, 1)))), row(numbered(*shape), numbered(shape[dim], start=2))
+    tensors = [numbered(*shape, start=n) for n in range(draw(st.integers(1, 3)))]
+    return o.Fold(dim=dim, offset=float(draw(st.integers(0, 1)))), row(*tensors, numbered(shape[dim], start=2))
 
 
 # Every operation that has an inverse for what the strategy draws, with that strategy.

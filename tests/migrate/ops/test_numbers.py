@@ -39,6 +39,12 @@ def test_fold_multiplies_along_its_axis() -> None:
     assert only(after(row(matrix, gain), Fold(offset=1.0))) == [[11.0, 202.0], [33.0, 404.0]]
 
 
+def test_one_vector_is_folded_into_each_of_several_tensors() -> None:
+    """A norm's gain into q, k and v behind it."""
+    found = after(row(torch.ones(1, 2), torch.full((2, 2), 2.0), torch.tensor([3.0, 5.0])), Fold())
+    assert lists(found) == [[[[3.0, 5.0]], [[6.0, 10.0], [6.0, 10.0]]]]
+
+
 def test_cast_rounds_to_nearest_even() -> None:
     """Half way between two numbers of BF16, the one with an even last digit."""
     given = torch.tensor([1 + 2.0**-8, 1 + 3 * 2.0**-8])
@@ -92,5 +98,5 @@ def test_what_cannot_be_computed(op: Operation, said: str) -> None:
 def test_a_fold_needs_a_vector_of_its_axis() -> None:
     with pytest.raises(OperationError, match=r"axis 1 of \[2, 3\] by a vector of \[2\], not one of \[3\]"):
         ops.types_after([Fold()], types(row(numbered(2, 3), numbered(2))))
-    with pytest.raises(OperationError, match="there are 1 tensors"):
+    with pytest.raises(OperationError, match="and there is one tensor"):
         ops.types_after([Fold()], types(row(numbered(2, 3))))

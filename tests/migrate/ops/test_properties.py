@@ -15,7 +15,7 @@ from tests.migrate.ops.states import after, same, types
 from tests.migrate.ops.strategies import INVERTIBLE, LOSSY
 
 ALL = {**INVERTIBLE, **LOSSY}
-COUNT = settings(max_examples=60, deadline=None)
+COUNT = settings(max_examples=40, deadline=None)
 
 
 def test_no_operation_is_left_out() -> None:
@@ -77,7 +77,7 @@ def test_its_own_words_undo_it(name: str, data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_chain_is_undone_from_its_end(data: st.DataObject) -> None:
     """An operation, then others that take any tensors."""
     op, state = data.draw(st.sampled_from(sorted(INVERTIBLE)).flatmap(lambda name: INVERTIBLE[name]()))
