@@ -117,8 +117,9 @@ class _Binder:
         for branch in stack.branches:
             self._branch(stack, branch, layers, kinds, where)
         for site, norm in (("embed_norm", stack.embedding_norm), ("final_norm", stack.final_norm)):
-            # A stack with norms that nothing has placed may end in one of them: absence is no claim there.
-            if norm is None and stack.unplaced:
+            # A stack with norms that nothing has placed may end in one of them, and one of which only keys are known
+            # may as well: absence is no claim there.
+            if norm is None and (stack.unplaced or not stack.branches):
                 continue
             self._norm(f"{stack.name}.{site}", site, norm, (), where)
         for name, norm in stack.unplaced.items():

@@ -41,11 +41,11 @@ def carried(
     for key, value in given.items():
         new = map_.config.get(key, key)
         if new is not None and key not in _OF_THE_TARGET and (rest := _unnamed(key, value, map_)) is not ABSENT:
-            put(config, new, rest)
+            _carry(config, key, new, rest, flaws)
     for key, new in map_.config.items():
         # A dotted key names a nested value, which the loop above has left out.
         if key not in given and new is not None and (value := lookup(given, key)) is not ABSENT:
-            put(config, new, value)
+            _carry(config, key, new, value, flaws)
     for key, said in map_.supply.items():
         value = _supplied(key, said, given, types, flaws)
         if value is not ABSENT:
@@ -58,6 +58,24 @@ def carried(
     dropped = tuple(k for k, new in map_.config.items() if new is None and k in given)
     renamed = {k: new for k, new in map_.config.items() if new is not None and k != new}
     return Carried(config, tuple(flaws), renamed, dropped, tuple(map_.supply))
+
+
+def _carry(config: dict[str, Any], key: str, new: str, value: Any, flaws: list[Fault]) -> None:
+    """One value of the source's config, under its name in the target; two that differ cannot have one name."""
+    there = lookup(config, new)
+    if there is not ABSENT and there != value:
+        flaws.append(
+            Fault(
+                "map-not-injective",
+                f"config.{new}",
+                f"two keys of the source's config become {new}: one says {there!r}, {key} says {value!r}: set one of "
+                "them to null under config",
+                expected=there,
+                observed=value,
+                evidence=f"config.{key}",
+            )
+        )
+    put(config, new, value)
 
 
 def _unnamed(key: str, value: Any, map_: MigrationMap) -> Any:

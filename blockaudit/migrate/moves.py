@@ -58,7 +58,10 @@ def moves(map_: MigrationMap, keys: Iterable[str]) -> tuple[list[Move], list[Fau
     found: list[Move] = []
     flaws: list[Fault] = []
     for number, rule in enumerate(map_.rules):
-        flaws += _unwritable(number, rule, map_)
+        unwritable = list(_unwritable(number, rule, map_))
+        flaws += unwritable
+        if unwritable:
+            continue
         groups = _grouped(rule, _prefixed(rule.sources, map_), keys)
         for binding, rows in groups.items():
             lacking = _lacking(rows, len(rule.sources))
@@ -117,6 +120,8 @@ def _unwritable(number: int, rule: MoveRule, map_: MigrationMap) -> Iterator[Fau
     given = {a for t in rule.targets for a in templates.axes(t)}
     closed = {op.axis for op in rule.ops if isinstance(op, Stack | Concat | Replicated) and op.axis}
     opened = {op.axis for op in rule.ops if isinstance(op, Split | Unstack) and op.axis}
+    if len({frozenset(templates.axes(t)) for t in rule.sources}) > 1:
+        yield _invalid(number, "the templates of `from` have not the same axes: what is taken together is of one place")
     for axis in sorted(taken - given - closed):
         word = "the rest of a key" if axis == "*" else f"axis {{{axis}}}"
         yield _invalid(

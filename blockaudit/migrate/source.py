@@ -31,7 +31,7 @@ def open_source(source: str, map_: MigrationMap, config: str | Path | None = Non
         said, faults = _beside(folder or ".", name)
         if said is None:
             why = faults[0].message if faults else "no such file"
-            raise RequestError(f"--config {config}: expected an object in JSON, or in YAML where its name says so: {why}")
+            raise RequestError(f"--config {config}: expected an object in JSON, or YAML where the name says so: {why}")
         return replace(found, config=said, faults=_without_config(found))
     if map_.config_file != "config.json":
         said, faults = _beside(found.folder, map_.config_file)

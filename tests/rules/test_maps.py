@@ -98,7 +98,7 @@ def add(case: Case, **words: Any) -> None:
         case.map.setdefault(key, []).append(value)
 
 
-def move(to: str, *, from_: str | None = None, into: Any = None) -> Callable[[Case], None]:
+def move(to: str, *, from_: Any = None, into: Any = None) -> Callable[[Case], None]:
     """A rule that takes or feeds another key."""
 
     def edit(case: Case) -> None:
@@ -181,6 +181,9 @@ CASES: list[Fires | Near] = [
     Fires(INVALID, "no to", lambda c: c.map["rules"][0].pop("to"), ("'to'",)),
     Fires(INVALID, "an axis that goes nowhere", move("model.norm", from_="{x}orm.weight"), ("{x}",)),
     Fires(INVALID, "one becomes two without a word", move("gate_proj", into=QKV[:2]), ("no operation",)),
+    Fires(
+        INVALID, "from two places", move("gate_proj", from_=[P + "feed_forward.w1.weight", "norm.weight"]), ("axes",)
+    ),
     Fires(INVALID, "an unknown word in an operation", ops("o_proj", {"op": "transpose", "axis": 1}), ("axis",)),
     Near(INVALID, "every word is known", nothing),
     Fires(TOTAL, "a source key forgotten", lambda c: c.without("input_layernorm"), ("2 tensors",), beside=(TOTAL,)),
@@ -188,6 +191,7 @@ CASES: list[Fires | Near] = [
     Near(TOTAL, "a source key dropped with a reason", dropped),
     Fires(INJECTIVE, "used twice", move("post_att", from_=P + "attention_norm.weight"), ("3 and 4",), beside=(TOTAL,)),
     Fires(INJECTIVE, "fed twice", move("post_att", into=Q + "input_layernorm.weight"), ("3 and 4",), beside=(TOTAL,)),
+    Fires(INJECTIVE, "one config key from two", lambda c: c.config.update({"rms_norm_eps": 1e-6}), ("rms_norm_eps",)),
     Near(INJECTIVE, "each once", nothing, fused),
     Fires(TRANSPOSE, "left out of a fused matrix", lambda c: c.rule("q_proj")["ops"].pop(0), ("other way",), fused),
     Fires(TRANSPOSE, "left out of a matrix", first_out("up", "down"), ("other way",), beside=(TRANSPOSE,) * 2),
@@ -197,6 +201,7 @@ CASES: list[Fires | Near] = [
     Near(TRANSPOSE, "square, and declared", ops("o_proj", keeps=["axes"])),
     Fires(LAYOUT, "no permute_rope", ops("k_proj"), ("permute_rope", "k_proj")),
     Fires(LAYOUT, "the other projection's heads", ops("k_proj", rope("n_heads")), ("2 heads", "given 4")),
+    Fires(LAYOUT, "a head count that no row has", ops("k_proj", {**rope("n_kv"), "heads": 3}), ("3 heads share",)),
     Fires(LAYOUT, "v permuted", ops("v_proj", rope("n_kv")), ("v is not turned",)),
     Fires(
         LAYOUT,

@@ -16,7 +16,7 @@ from blockaudit.migrate.work import Failed, Work
 from blockaudit.reconcile.expand import templates_of
 from blockaudit.records.checkpoint import Fault
 from blockaudit.records.migration import MoveRule, Step
-from blockaudit.records.operations import PermuteRope, Split, Transpose
+from blockaudit.records.operations import Split, Transpose
 
 _PARTS = {"q", "k", "v"}
 
@@ -37,7 +37,7 @@ def shapes(work: Work) -> Iterator[Fault]:
 
 def _fits(work: Work, key: str, one: Step) -> bool:
     slot = work.target.slots.get(key)
-    if slot is None:
+    if slot is None or slot.expected.unsized:
         return True  # that there is no such key is told by itself
     found, wanted = one.out_types[key].shape, slot.expected.shape
     return len(found) == len(wanted) and all(w in (None, f) for f, w in zip(found, wanted, strict=True))
@@ -86,11 +86,12 @@ def _failed(work: Work, failed: Failed) -> Fault:
     if _turned(work, move):
         return _transpose(move.rule, rule, why, keys)
     roles = {role_of(slot) for slot in _slots(work, move)}
+    # Head counts say where rows lie: one that does not divide them is the wrong layout, whatever the shape.
+    heads = "(permute_rope)" in why or ("(split)" in why and " heads" in why)
     unlaid = any(isinstance(op, Split) and op.layout is None for op in rule.ops) and len(roles & _PARTS) > 1
-    unpaired = any(isinstance(op, PermuteRope) for op in rule.ops) and "no manifest says which pairing" in why
     layout = ': declare "layout": "qkv", "per_head" or "per_group", with heads and kv_heads' if unlaid else ""
     return Fault(
-        "map-undeclared-layout" if unlaid or unpaired else "map-shape-mismatch",
+        "map-undeclared-layout" if unlaid or heads else "map-shape-mismatch",
         rule.targets[0],
         f"rule {move.rule} ({rule.sources[0]}), {why}{layout}",
         keys,

@@ -19,7 +19,7 @@ from blockaudit.migrate.convert.strands import BLOCK, Block, Blocks, Strand
 # O_DIRECT wants offsets and lengths in whole blocks of the device: this is one of every device.
 _ALIGNED = 4096
 # Bytes that are read and hashed at a time: they are still in the core's own cache then.
-_PIECE = 512 << 10
+_PIECE = 256 << 10
 # Bytes after which what was written is brought to the disk beside the work, so that the end need not wait for it all.
 _FLUSH = 256 << 20
 # Called with every so many bytes that are done; raises where the work is to stop.

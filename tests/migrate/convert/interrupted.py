@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from blockaudit.migrate.convert.run import Progress
 from tests.migrate.convert import hand
 
 # How a child ended that raised what it should not.
@@ -30,14 +31,25 @@ def in_child(call: Callable[[], int]) -> int:
         os._exit(_BROKEN)
 
 
-def killed(call: Callable[[], int], after: float) -> int:
-    """Kill a child (SIGKILL) so many seconds after it began. Returns its wait status: 0 where it was faster."""
-    pid = in_child(call)
-    time.sleep(after)
-    os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
+def killed(call: Callable[[Progress], None], after: int, later: float) -> bool:
+    """Kill a child (SIGKILL) so many bytes, and then seconds, into its conversion. False where it was faster."""
+    told, tell = os.pipe()
+
+    def inside() -> int:
+        os.close(told)
+        call(lambda _, done, __: os.write(tell, done.to_bytes(8, "little")) and None)
+        return 0
+
+    pid = in_child(inside)
+    os.close(tell)
+    with os.fdopen(told, "rb") as pipe:
+        while (line := pipe.read(8)) and int.from_bytes(line, "little") < after:
+            pass
+        time.sleep(later)
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
     assert status in (0, signal.SIGKILL), status
-    return status
+    return status != 0
 
 
 def limited(call: Callable[[], int], file_size: int) -> int:

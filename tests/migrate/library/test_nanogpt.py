@@ -25,6 +25,16 @@ def test_nanogpt(tmp_path: Path, *, masks: bool) -> None:
     same_bytes(back("nanogpt_gpt2", target, tmp_path / "again"), kept)
 
 
+def test_a_compiled_model_has_a_prefix(tmp_path: Path) -> None:
+    config, weights = nanogpt.config(PLAIN), nanogpt.weights(PLAIN, 6, masks=True)
+    compiled = {f"_orig_mod.{key}": tensor for key, tensor in weights.items()}
+    nanogpt.save(compiled, config, tmp_path / "source")
+    target = there("nanogpt_compile_gpt2", tmp_path / "source", tmp_path / "target")
+    agree(computed(target, tokens(PLAIN)), nanogpt.logits(weights, config, tokens(PLAIN)))
+    kept = {k: v for k, v in compiled.items() if "lm_head" not in k and not k.endswith(".attn.bias")}
+    same_bytes(back("nanogpt_compile_gpt2", target, tmp_path / "again"), kept)
+
+
 def test_square_matrices_are_transposed_too(tmp_path: Path) -> None:
     weights = nanogpt.weights(PLAIN, 6)
     nanogpt.save(weights, nanogpt.config(PLAIN), tmp_path / "source")
