@@ -1,4 +1,4 @@
-"""`blockaudit manifest`: list, show, check, compare and draft manifests."""
+"""`blockaudit manifest`: list, show, check, compare, draft and import manifests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="List, show, check, compare and draft manifests.",
+    help="List, show, check, compare, draft and import manifests.",
 )
 
 FormatName = Annotated[
@@ -178,6 +178,32 @@ def draft(
         output.say(text)
     else:
         output.write_report(output_file, text, "--output")
+    return 0
+
+
+@app.command("import")
+def import_(
+    what: Annotated[str, typer.Argument(metavar="FILE", help="A mergekit architecture file: JSON or YAML.")],
+    output_file: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Where to write it; default: stdout.")
+    ] = None,
+) -> int:
+    """Read mergekit's description of an architecture into a manifest: its keys and ties, and no claim on the block.
+
+    What the file leaves open, and what a manifest cannot hold, is told on stderr.
+    """
+    if output_file is not None:
+        output.check_report_paths([output_file], [what], "--output")
+    from blockaudit import pipeline
+    from blockaudit.manifest.draft import encode
+
+    result = pipeline.import_manifest(what)
+    for remark in result.remarks:
+        output.remark(remark)
+    if output_file is None:
+        output.say(encode(result.manifest))
+    else:
+        output.write_report(output_file, encode(result.manifest), "--output")
     return 0
 
 

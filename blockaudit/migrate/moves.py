@@ -122,6 +122,7 @@ def _unwritable(number: int, rule: MoveRule, map_: MigrationMap) -> Iterator[Fau
     opened = {op.axis for op in rule.ops if isinstance(op, Split | Unstack) and op.axis}
     if len({frozenset(templates.axes(t)) for t in rule.sources}) > 1:
         yield _invalid(number, "the templates of `from` have not the same axes: what is taken together is of one place")
+        return
     for axis in sorted(taken - given - closed):
         word = "the rest of a key" if axis == "*" else f"axis {{{axis}}}"
         yield _invalid(

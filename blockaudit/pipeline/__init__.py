@@ -10,6 +10,7 @@ from blockaudit.pipeline.inspect import LEVELS as LEVELS
 from blockaudit.pipeline.inspect import inspect as inspect
 from blockaudit.pipeline.inspect import levels_of as levels_of
 from blockaudit.pipeline.inspect import models_of as models_of
+from blockaudit.pipeline.manifest_importing import import_manifest as import_manifest
 from blockaudit.pipeline.map_drafting import MapDraft as MapDraft
 from blockaudit.pipeline.map_drafting import draft_map as draft_map
 from blockaudit.pipeline.map_importing import import_map as import_map

@@ -25,9 +25,9 @@ def import_map(what: str, *, source: str | None = None, target: str | None = Non
     What operations of ours cannot say has no rule and is told. Raises RequestError.
     """
     model_type = what.removeprefix(PREFIX) if what.startswith(PREFIX) else None
+    mapping = of_file(what) if model_type is None else of_transformers(model_type)
     mine = _source(what, model_type, source)
     theirs = None if target is None else load_manifest(target)
-    mapping = of_file(what) if model_type is None else of_transformers(model_type)
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", model_type or what.rpartition("/")[2])[:60] + "_imported"
     found = imported(mapping, name, mine, theirs)
     map_ = found.drafted.map

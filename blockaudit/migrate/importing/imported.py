@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Mapping as Marks
 
 import msgspec
 
@@ -72,8 +73,8 @@ def _rules(mapping: Mapping, mine: Sequence[Piece]) -> tuple[list[MoveRule], lis
     for (_, names), group in joined.items():
         wanted = next(iter(group.values()))[1].of
         if len(group) < wanted:
-            undecided += [Undecided(piece.expected.template, f"{len(group)} of the {wanted} tensors that make "
-                          f"{', '.join(names)} are keys of the source's manifest") for piece, _ in group.values()]  # fmt: skip
+            why = f"{len(group)} of the {wanted} tensors that make {', '.join(names)} are keys of the source's manifest"
+            undecided += [Undecided(piece.expected.template, why) for piece, _ in group.values()]
     return rules, undecided
 
 
@@ -108,7 +109,7 @@ def _asked(mapping: Mapping, template: str) -> Renamed:
     return msgspec.structs.replace(found, names=tuple(_back(name, marks) for name in found.names))
 
 
-def _back(name: str, marks: dict[str, str]) -> str:
+def _back(name: str, marks: Marks[str, str]) -> str:
     for axis, mark in marks.items():
         name = name.replace(mark, f"{{{axis}}}")
     return name

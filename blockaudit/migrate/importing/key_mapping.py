@@ -1,12 +1,13 @@
-"""A key mapping in a file: an object of patterns and replacements, as transformers takes for `key_mapping`.
+r"""A key mapping in a file: an object of patterns and replacements, as transformers takes for `key_mapping`.
 
-Patterns are regular expressions of a small kind, which cannot take long on any key: text, `.` and `\\.`, `^`, `$`,
-`\\d+`, and one group `(.+)` or `(\\d+)`, which the replacement names `\\1`.
+Patterns are regular expressions of a small kind, which cannot take long on any key: text, `.` and `\.`, `^`, `$`,
+`\d+`, and one group `(.+)` or `(\d+)`, which the replacement names `\1`.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Any, cast
 
 from blockaudit.errors import RequestError
 from blockaudit.manifest import document
@@ -37,12 +38,13 @@ class KeyMapping:
 
 def of_file(path: str) -> KeyMapping:
     """The key mapping of a JSON or YAML file. Raises RequestError, one line, with the pattern at fault."""
-    given = document.parse(read(path), path)
-    if not isinstance(given, dict) or not given:
-        raise RequestError(f"{path}: expected an object of patterns and replacements, found {type(given).__name__}")
-    if len(given) > _MOST:  # pyright: ignore[reportUnknownArgumentType]
-        raise RequestError(f"{path}: expected at most {_MOST} patterns, found {len(given)}")  # pyright: ignore[reportUnknownArgumentType]
-    pairs = [_pair(path, pattern, new) for pattern, new in given.items()]  # pyright: ignore[reportUnknownVariableType]
+    parsed = document.parse(read(path), path)
+    if not isinstance(parsed, dict) or not parsed:
+        raise RequestError(f"{path}: expected an object of patterns and replacements, found {type(parsed).__name__}")
+    given = cast("dict[str, Any]", parsed)
+    if len(given) > _MOST:
+        raise RequestError(f"{path}: expected at most {_MOST} patterns, found {len(given)}")
+    pairs = [_pair(path, pattern, new) for pattern, new in given.items()]
     return KeyMapping(pairs, f"the key mapping in {path.rpartition('/')[2]}")
 
 
@@ -52,8 +54,8 @@ def _pair(path: str, pattern: object, new: object) -> tuple[re.Pattern[str], str
     groups = len(_GROUP.findall(pattern))
     if _PLAIN.fullmatch(pattern) is None or groups > 1:
         raise RequestError(
-            f"{path}: pattern {pattern!r}: expected text, '.', '^', '$', '\\d+' and one group (.+) or (\\d+): write the "
-            "rule into the map by hand"
+            f"{path}: pattern {pattern!r}: expected text, '.', '^', '$', '\\d+' and one group (.+) or (\\d+): write "
+            "the rule into the map by hand"
         )
     replacement = new.replace("\\.", ".").removeprefix("^").removesuffix("$")
     if re.search(r"\\(?!1)|[()*+?|^$\[\]]", replacement) or (r"\1" in replacement and not groups):

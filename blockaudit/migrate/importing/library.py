@@ -41,19 +41,19 @@ def of_transformers(model_type: str) -> Conversion:
     """The mapping of a model type, or of a class by name. Raises RequestError where there is none to be had."""
     try:
         import transformers
-        from transformers.conversion_mapping import get_checkpoint_conversion_mapping
-        from transformers.core_model_loading import WeightConverter
+        from transformers import conversion_mapping, core_model_loading
     except ImportError as error:
         raise RequestError(
             f"{PREFIX}{model_type} needs transformers 5 and torch: pip install -c constraints.txt 'blockaudit[torch]'"
         ) from error
     version: str = transformers.__version__
-    own: list[Any] | None = get_checkpoint_conversion_mapping(model_type)
+    mapping_of: Any = conversion_mapping.get_checkpoint_conversion_mapping
+    own: list[Any] | None = mapping_of(model_type)
     if own is None:
         raise RequestError(
             f"transformers {version} has no conversion mapping for {model_type!r}: its checkpoints are named as its "
             "classes are"
         )
-    legacy: list[Any] = get_checkpoint_conversion_mapping("legacy") or []
+    legacy: list[Any] = mapping_of("legacy") or []
     evidence = f"transformers {version}: conversion_mapping.py: {model_type}"
-    return Conversion([*own, *legacy], evidence, WeightConverter)
+    return Conversion([*own, *legacy], evidence, core_model_loading.WeightConverter)

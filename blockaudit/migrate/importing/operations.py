@@ -44,4 +44,5 @@ def _one(op: Any, sources: int, targets: int, axes: tuple[str, ...]) -> Operatio
 
 
 def _words(op: Any) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in sorted(vars(op).items())) or "no arguments"
+    said: dict[str, Any] = vars(op)
+    return ", ".join(f"{name}={value!r}" for name, value in sorted(said.items())) or "no arguments"

@@ -40,7 +40,7 @@ def killed_at(times: int, tmp_path: Path, **options: Any) -> dict[str, int]:
     for _ in range(times):
         met["resumed"] += hand.partial(target).exists()
         # Now and then in what comes after the last byte: names, reports, the rename.
-        after, later = random_.choice([(random_.randrange(size), 0.0), (random_.randrange(size), 0.01), (size, 0.02)])
+        after, later = random_.choice([(random_.randrange(size), 0.0), (random_.randrange(size), 0.01), (size, 0.2)])
         met["killed"] += interrupted.killed(convert, after, random_.random() * later)
         if interrupted.whole_or_absent(target, wanted):
             met["whole"] += 1
