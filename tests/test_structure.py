@@ -111,7 +111,7 @@ def test_records_need_nothing(path: Path) -> None:
     assert outer <= RECORDS_MAY_USE
 
 
-HEAVY = ("torch", "transformers", "numpy", "jsonschema", "yaml", "rich", "safetensors", "jinja2", "urllib3")
+HEAVY = ("torch", "transformers", "numpy", "jsonschema", "yaml", "rich", "safetensors", "jinja2", "urllib3", "blake3")
 LOOK = """
 import sys
 from blockaudit.cli.main import run

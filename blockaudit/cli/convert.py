@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -93,7 +95,8 @@ def convert(
     )  # fmt: skip
     ask = asked(given, [source], {"--map": map_, "--source-config": source_config}, quiet)
     writing = pipeline.Writing(size(max_shard_size), not no_fsync, not no_hash, previous=previous)
-    output.check_report_paths(ask.report, [target, *([previous] if previous else [])])
+    output.check_report_paths(ask.report, [previous] if previous else [])
+    _check_outside(ask.report, target)
 
     def run(name: str | None) -> Report:
         assert name is not None
@@ -117,6 +120,14 @@ def convert(
 
     shown = Presentation(ask.format_name, ask.report, quiet, no_color, ask.allow_unverified)
     return audit_each([source], run, shown)
+
+
+def _check_outside(reports: Sequence[Path], target: str) -> None:
+    """Refuse a report in TARGET, which is whole and whose files are hashed. Raises RequestError."""
+    real = Path(os.path.realpath(target))
+    for path in reports:
+        if real in (found := Path(os.path.realpath(path))).parents or real == found:
+            raise RequestError(f"--report {str(path)!r} lies in TARGET {target!r}: name a place beside it")
 
 
 def size(text: str) -> int:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from blockaudit import resources
+from blockaudit.checkpoint import storage
 from blockaudit.checkpoint.source import open_checkpoint
 from blockaudit.checkpoint.values import close_files
 from blockaudit.errors import RequestError
@@ -69,8 +70,11 @@ def convert(
     could not be served: then the target is not there either, and the same call takes up what was written.
     """
     how = Judging(registry.chosen(select, ignore), strict, suppression(waivers, baseline, write_baseline))
+    name = os.fspath(source)
+    if storage.is_remote(name):
+        raise RequestError(f"{name}: a conversion reads every weight: download it first, and name the folder")
     try:
-        done = checked(map_, source, config, reverse=reverse)
+        done = checked(map_, name, config, reverse=reverse)
         report = reported("conversion", done, how)
         if report.verdict != "accepted" or done.loaded is None or done.checkpoint is None:
             return replace(report, kind="rejection")

@@ -41,7 +41,7 @@ def from_mergekit(path: str) -> Draft:
     """
     given = document.parse(read(path), path)
     model_type, names, modules = architecture(given, path)
-    builder = _Builder()
+    builder = _Builder(frozenset(_names(modules.values())))
     for name, placed in modules.items():
         builder.add(name, placed)
     if not builder.named:
@@ -50,6 +50,7 @@ def from_mergekit(path: str) -> Draft:
         schema=SCHEMA,
         architecture_id=_identifier(model_type or (names[0] if names else "")),
         evidence_label="derived",
+        witness="headers",  # as a draft, it may leave the block open
         source=f"mergekit architecture {path.rpartition('/')[2]}",
         match=Match(
             model_types=[model_type] if model_type else [],
@@ -65,10 +66,19 @@ def from_mergekit(path: str) -> Draft:
     )
 
 
+def _names(modules: Iterable[Placed]) -> Iterator[str]:
+    """Every tensor of a file by its whole name."""
+    for placed in modules:
+        one = placed.architecture
+        for weight in (*one.pre_weights, *one.layer_templates.weights, *one.post_weights):
+            yield (placed.weight_prefix or "") + weight.name
+
+
 class _Builder:
     """Stacks, parts and dimensions of all modules, and what could not be said with them."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: frozenset[str]) -> None:
+        self._known = known
         self.stacks: list[Stack] = []
         self.parts: dict[str, list[TensorSpec]] = {}
         self.dims: dict[str, Value] = {}
@@ -125,14 +135,25 @@ class _Builder:
 
     def _spec(self, key: str, weight: Weight, prefix: str, layers: str, *, has_bias: bool) -> TensorSpec:
         module = key.removesuffix(".weight")
-        tied = [self._key(prefix + name, layers) for name in weight.tied_names or ()][:1]
+        tied = self._twin(weight, prefix, layers)
         where: dict[str, Any] = {"module": module, "bias": has_bias} if module != key else {"key": key}
-        if tied and tied[0] is not None:
+        if tied is not None:
             self._ties += 1
-            where |= {"tied_to": tied[0], "tie": Bound(config=_TIE)}
+            where |= {"tied_to": tied, "tie": Bound(config=_TIE)}
         return TensorSpec(
             role=module if module != key else f"{key} (key)", shape=None, optional=weight.optional, **where
         )
+
+    def _twin(self, weight: Weight, prefix: str, layers: str) -> str | None:
+        """The first tensor of the file that this one may share the storage of."""
+        names = [prefix + name for name in weight.tied_names or ()]
+        known = [name for name in names if name in self._known]
+        for name in names:
+            if name not in self._known:
+                self._leave("a tie to a tensor that the file does not have", name)
+        if len(known) > 1:
+            self._leave("ties beyond the first", prefix + weight.name)
+        return self._key(known[0], layers) if known else None
 
     def _noted(self, key: str, weight: Weight) -> None:
         if weight.aliases:
@@ -141,8 +162,6 @@ class _Builder:
             self._leave("the dtype that it must have", key)
         if weight.vocabulary_axis is not None:
             self._leave("which axis counts tokens", key)
-        if len(weight.tied_names or ()) > 1:
-            self._leave("ties beyond the first", key)
 
     def _key(self, name: str, layers: str) -> str | None:
         """A name as a template of ours; None where it has none."""

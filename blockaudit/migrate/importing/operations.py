@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from blockaudit.records.operations import Concat, Operation, PermuteRope, Split, Stack, Transpose
 
@@ -44,5 +44,5 @@ def _one(op: Any, sources: int, targets: int, axes: tuple[str, ...]) -> Operatio
 
 
 def _words(op: Any) -> str:
-    said: dict[str, Any] = vars(op)
+    said = cast("dict[str, Any]", vars(op))
     return ", ".join(f"{name}={value!r}" for name, value in sorted(said.items())) or "no arguments"

@@ -27,6 +27,23 @@ def test_llama_3(tmp_path: Path, sizes: Sizes, ranks: int) -> None:
     same_bytes(back("meta_llama", target, tmp_path / "again"), weights)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_numbered_rows(tmp_path: Path, ranks: int) -> None:
+    """Four heads of q and two of k and v, eight rows each: even rows first, then odd ones; those of v stay."""
+    weights = meta.weights(PLAIN, 1)
+    for name, rows in (("wq", 32), ("wk", 16), ("wv", 16)):
+        weights[f"layers.0.attention.{name}.weight"] = torch.arange(rows).float()[:, None].repeat(1, 32)
+    meta.save(meta.sharded(weights, ranks), meta.config(PLAIN), tmp_path / "source")
+    found = stored(there("meta_llama", tmp_path / "source", tmp_path / "target"))
+    q, k, v = (found[f"model.layers.0.self_attn.{name}_proj.weight"][:, 0].int().tolist() for name in "qkv")
+    assert q == [
+        0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15,
+        16, 18, 20, 22, 17, 19, 21, 23, 24, 26, 28, 30, 25, 27, 29, 31,
+    ]  # fmt: skip
+    assert k == [0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15]
+    assert v == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
+
+
 def test_llama_3_1_with_stretched_frequencies(tmp_path: Path) -> None:
     params, weights = {**meta.config(PLAIN), "rope_theta": 5e5, "use_scaled_rope": True}, meta.weights(PLAIN, 2)
     meta.save(meta.sharded(weights, 2), params, tmp_path / "source")
