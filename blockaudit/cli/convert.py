@@ -62,6 +62,14 @@ def convert(
             "--no-hash", help="Take no hashes of weights, neither read nor written.", rich_help_panel=_WRITING
         ),
     ] = False,
+    conform: Annotated[
+        bool,
+        typer.Option(
+            "--conform",
+            help="Run what was written beside SOURCE, and publish it only where both compute the same (needs torch).",
+            rich_help_panel=_WRITING,
+        ),
+    ] = False,
     previous: Annotated[
         str | None,
         typer.Option(
@@ -94,7 +102,7 @@ def convert(
         no_config,
     )  # fmt: skip
     ask = asked(given, [source], {"--map": map_, "--source-config": source_config}, quiet)
-    writing = pipeline.Writing(size(max_shard_size), not no_fsync, not no_hash, previous=previous)
+    writing = pipeline.Writing(size(max_shard_size), not no_fsync, not no_hash, conform, previous)
     output.check_report_paths(ask.report, [previous] if previous else [])
     _check_outside(ask.report, target)
 

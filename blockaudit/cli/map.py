@@ -98,7 +98,7 @@ def check(
     quiet: options.Quiet = False,
     no_color: options.NoColor = False,
 ) -> int:
-    """Prove a map on headers: every key accounted for, every shape, layout, tie, norm, config value and the way back."""
+    """Prove a map on headers: every key accounted for, shapes, layouts, ties, norms, config values and the way back."""
     given = Given(
         None, None, format_name, report, select, ignore, strict, allow_unverified, baseline, write_baseline, config,
         no_config,

@@ -22,6 +22,7 @@ from blockaudit.migrate.convert.transaction import Outcome, Request
 from blockaudit.migrate.convert.transaction import convert as carry_out
 from blockaudit.migrate.load import LoadedMap
 from blockaudit.migrate.plan import plan
+from blockaudit.pipeline.conforming import NotConformError, conforming
 from blockaudit.pipeline.mapping import Checked, checked, reported
 from blockaudit.pipeline.reporting import Judging
 from blockaudit.pipeline.suppress import suppression
@@ -36,7 +37,10 @@ Remark = Callable[[str], None]
 
 
 class Writing(msgspec.Struct, frozen=True):
-    """How a target is written. `shard_bytes`: the most bytes of tensors in one file. `previous`: a SOURCE."""
+    """How a target is written. `shard_bytes`: the most bytes of tensors in one file. `previous`: a SOURCE.
+
+    `conform`: it is run beside the source before it gets its name, and not published where it computes something else.
+    """
 
     shard_bytes: int
     fsync: bool = True
@@ -85,6 +89,8 @@ def convert(
             return _rejected(done, how, failures.round_trip(error.found))
         except NotTwinsError as error:
             return _rejected(done, how, failures.twins(error.found))
+        except NotConformError as error:
+            return replace(error.report, kind="rejection", verdict="rejected", subject=report.subject)
         _told(outcome, os.fspath(target), remark)
         return replace(report, conversion=outcome.conversion)
     finally:
@@ -111,6 +117,7 @@ def _request(
         hashing=writing.hashes,
         source_config=loaded.map.config_file,
         previous=None if writing.previous is None else _previous(writing.previous),
+        conform=conforming(checkpoint.source) if writing.conform else None,
         progress=progress,
     )
 

@@ -111,7 +111,7 @@ def _as_checked(found: Chosen, checkpoint: Checkpoint) -> Side:
 
 def reported(drafted: Drafted, remarks: tuple[str, ...], flaws: Iterable[Fault]) -> MapDraft:
     """What is told: once each, the draft's own words before the check's."""
-    told = {_bare(name) for one in drafted.undecided for name in one.subject.split(", ")}
+    told = {_bare(name) for one in drafted.undecided for name in (*one.subject.split(", "), *one.sources)}
     refused = [
         f"{flaw.rule}: {flaw.message}"
         for flaw in flaws

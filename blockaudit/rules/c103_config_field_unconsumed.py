@@ -54,6 +54,8 @@ def check(audit: Audit) -> Iterator[Finding]:
 
 def _undeclared(config: dict[str, Any], bound: BoundManifest) -> Iterator[Finding]:
     """Fields that the manifest, which lists what its class reads, does not name."""
+    if not any(stack.branches for stack in bound.manifest.stacks):
+        return  # a manifest of keys alone does not list what its class reads
     # A pinned value was read from its key when it was pinned.
     pinned = {key for value in (*bound.fields.values(), *bound.dims.values()) for key in value.keys}
     read = bound.consumed | pinned | set(bound.manifest.config_reads)

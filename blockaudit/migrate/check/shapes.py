@@ -86,8 +86,10 @@ def _failed(work: Work, failed: Failed) -> Fault:
     if _turned(work, move):
         return _transpose(move.rule, rule, why, keys)
     roles = {role_of(slot) for slot in _slots(work, move)}
-    # Head counts say where rows lie: one that does not divide them is the wrong layout, whatever the shape.
-    heads = "(permute_rope)" in why or ("(split)" in why and " heads" in why)
+    # Head counts say where rows lie: one that the map gives and that does not divide them is the wrong layout. One that
+    # it takes from the config is the config's.
+    given = any(isinstance(op, Split) and isinstance(op.heads, int) for op in rule.ops)
+    heads = "(permute_rope)" in why or ("(split)" in why and " heads" in why and given)
     unlaid = any(isinstance(op, Split) and op.layout is None for op in rule.ops) and len(roles & _PARTS) > 1
     layout = ': declare "layout": "qkv", "per_head" or "per_group", with heads and kv_heads' if unlaid else ""
     return Fault(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from blockaudit.migrate.convert import document
 from blockaudit.migrate.convert.layout import INDEX, index_of
 from blockaudit.migrate.convert.previous import rollback
 from blockaudit.migrate.convert.publish import publish, sync
-from blockaudit.migrate.convert.request import Running
+from blockaudit.migrate.convert.request import Conform, Running
 from blockaudit.migrate.convert.run import Hashes
 from blockaudit.migrate.convert.workplace import PART
 from blockaudit.records.conversion import Conversion, Ends, FileRow
@@ -49,8 +50,7 @@ def published(running: Running, conversion: Conversion) -> Conversion:
     """Give everything its final name, and the folder TARGET's. Raises RequestError where the source has changed."""
     request, place = running.request, running.place
     if request.conform is not None:
-        _named(running)
-        conversion = replace(conversion, conform=request.conform(place.whole))
+        conversion = replace(conversion, conform=_conformed(running, request.conform))
     _write(running, document.REPORT, document.written(conversion))
     if request.durable:
         for name in os.listdir(place.whole):
@@ -64,11 +64,28 @@ def published(running: Running, conversion: Conversion) -> Conversion:
     return conversion
 
 
+def _conformed(running: Running, conform: Conform) -> dict[str, Any]:
+    """Run the check on the folder as a model, which it is for that long."""
+    _named(running)
+    try:
+        return conform(running.place.whole)
+    finally:
+        _unnamed(running)
+
+
+def _last_names(running: Running) -> tuple[str, ...]:
+    """Files that make a model of the folder, the config last: until then nothing in it is one."""
+    return (*(file.name for file in running.files), running.request.plan.config_file)
+
+
 def _named(running: Running) -> None:
-    """Final names, the config's last: until then nothing in the folder is a model."""
-    for name in (*(file.name for file in running.files), running.request.plan.config_file):
-        if os.path.exists(running.place.path(name + PART)):
-            os.rename(running.place.path(name + PART), running.place.path(name))
+    for name in _last_names(running):
+        os.rename(running.place.path(name + PART), running.place.path(name))
+
+
+def _unnamed(running: Running) -> None:
+    for name in reversed(_last_names(running)):
+        os.rename(running.place.path(name), running.place.path(name + PART))
 
 
 def _source(running: Running, hashes: Hashes) -> Ends:

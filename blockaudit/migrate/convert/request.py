@@ -15,6 +15,11 @@ from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.conversion import Conversion, MapUsed
 from blockaudit.records.migration import Plan
 
+
+class RejectedError(Exception):
+    """What was written is not what it should be, and nothing of it is kept."""
+
+
 # Runs on the folder that is about to become TARGET: what it returns stands in the report, what it raises ends it there.
 Conform = Callable[[str], dict[str, Any]]
 

@@ -14,7 +14,7 @@ from blockaudit.migrate.convert.existing import finished
 from blockaudit.migrate.convert.finish import described, published
 from blockaudit.migrate.convert.journal import Journal
 from blockaudit.migrate.convert.layout import lay_out
-from blockaudit.migrate.convert.request import Outcome, Request, Running
+from blockaudit.migrate.convert.request import Outcome, RejectedError, Request, Running
 from blockaudit.migrate.convert.run import Hashes, write_weights
 from blockaudit.migrate.convert.source import Source
 from blockaudit.migrate.convert.twins import verify
@@ -22,7 +22,10 @@ from blockaudit.migrate.convert.workplace import PART, Workplace, check_places, 
 
 
 def convert(request: Request) -> Outcome:
-    """Carry a plan out. Raises RequestError (TARGET is not there), NotEqualError and NotTwinsError (a proof failed)."""
+    """Carry a plan out. Raises RequestError (TARGET is not there), NotEqualError and NotTwinsError (a proof failed).
+
+    And what `Request.conform` raises: nothing is kept of what it rejects with RejectedError.
+    """
     checkpoint, target = request.checkpoint, request.target
     check_places(checkpoint.source, target)
     along = carried(checkpoint)
@@ -51,7 +54,11 @@ def _carried_out(running: Running) -> Outcome:
         hashes = _weights(running, journal)
     finally:
         journal.close()
-    conversion = published(running, described(running, hashes))
+    try:
+        conversion = published(running, described(running, hashes))
+    except RejectedError:
+        running.place.remove()  # it is whole, and wrong
+        raise
     running.place.remove()
     return Outcome(conversion, remarks=remarks)
 

@@ -8,10 +8,14 @@ from blockaudit.records.migration import MigrationMap
 
 
 class Undecided(msgspec.Struct, frozen=True):
-    """One thing that no manifest and no shape decides: a template or config key, and why. No rule stands for it."""
+    """One thing that no manifest and no shape decides: templates or a config key, and why. No rule stands for it.
+
+    `sources` are templates of the source that are left over with it.
+    """
 
     subject: str
     why: str
+    sources: tuple[str, ...] = ()
 
 
 class Drafted(msgspec.Struct, frozen=True):

@@ -25,7 +25,8 @@ def rules(pairs: Iterable[Pair], ends: Ends) -> tuple[list[MoveRule], list[Undec
         try:
             found += _rules(_ordered(one, ends), ends)
         except Undecidable as error:
-            undecided += [Undecided(target.expected.template, str(error)) for target in one.targets]
+            sources = tuple(source.expected.template for source in one.sources)
+            undecided += [Undecided(target.expected.template, str(error), sources) for target in one.targets]
     return found, undecided
 
 

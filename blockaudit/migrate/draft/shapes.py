@@ -61,15 +61,12 @@ def draft_shapes(
     rules: list[MoveRule] = []
     undecided: list[Undecided] = []
     for kind, wanted in side.theirs.items():
-        found, why = _decided(kind, wanted, side, bound, turned)
-        if found is None:
-            undecided.append(Undecided(_listed(p.text for p in wanted), why))
-        else:
-            rules.append(found)
+        found = _decided(kind, wanted, side, bound, turned)
+        (rules if isinstance(found, MoveRule) else undecided).append(found)  # pyright: ignore[reportArgumentType]
     undecided += _strangers(side, turned)
-    ties = aliases((), pieces(bound))
-    drafted = replace(base, rules=rules, alias=ties)
-    return Drafted(drafted, tuple(undecided), hints=tuple(hints(undecided, side.mine, side.theirs)))
+    drafted = replace(base, rules=rules, alias=aliases((), [p for p in pieces(bound) if p.tied]))
+    as_class = f"the target is taken for {bound.class_name}, whose tensors are most like the source's"
+    return Drafted(drafted, tuple(undecided), (as_class,), tuple(hints(undecided, side.mine, side.theirs)))
 
 
 def _side(keys: Keys, target: LoadedManifest, made: dict[str, Any], name: str | None) -> tuple[_Side, BoundManifest]:
@@ -95,8 +92,15 @@ def _kind_of(template: Template, keys: Keys) -> Kind:
 
 def _odd(tried: tuple[_Side, BoundManifest]) -> int:
     """How many templates of either side have no counterpart, whichever way a matrix is stored."""
-    mine, theirs = (Counter({k: len(v) for k, v in side.items()}) for side in (tried[0].mine, tried[0].theirs))
+    mine, theirs = (_counted(side) for side in (tried[0].mine, tried[0].theirs))
     return sum(((mine - theirs) + (theirs - mine)).values())
+
+
+def _counted(kinds: Mapping[Kind, Sequence[Any]]) -> Counter[tuple[Any, ...]]:
+    found: Counter[tuple[Any, ...]] = Counter()
+    for kind, ones in kinds.items():
+        found[kind.layers, kind.counts, *sorted(map(str, kind.shape))] += len(ones)
+    return found
 
 
 def _convention(side: _Side) -> bool | None:
@@ -125,20 +129,22 @@ def _is_linear(kind: Kind, side: _Side) -> bool:
 
 def _decided(
     kind: Kind, wanted: list[Piece], side: _Side, bound: BoundManifest, turned: bool | None
-) -> tuple[MoveRule | None, str]:
+) -> MoveRule | Undecided:
     """The rule of a kind that is one tensor on both sides, else why there is none."""
     linear = _is_linear(kind, side)
     given = side.mine.get(kind.turned if linear and turned else kind, [])
-    if not given:
-        return None, f"the source has no tensor of shape {list(kind.shape)}{_often(kind)}"
-    if len(wanted) > 1 or len(given) > 1:
-        names = _listed(t.text for t in given)
-        return None, f"shape {list(kind.shape)}{_often(kind)} cannot tell them apart; the source has {names}"
+    names = tuple(sorted(t.text for t in given))
     why = _hidden(wanted[0], kind, bound, turned if linear else False)
-    if why is not None:
-        return None, f"{given[0].text} has its shape, but {why}"
-    ops: list[Operation] = [Transpose()] if linear and turned else []
-    return MoveRule(from_=_shifted(given[0].text, side.first, wanted[0]), to=wanted[0].text, ops=ops), ""
+    if not given:
+        why = f"the source has no tensor of shape {list(kind.shape)}{_often(kind)}"
+    elif len(wanted) > 1 or len(given) > 1:
+        why = f"shape {list(kind.shape)}{_often(kind)} cannot tell them apart; the source has {', '.join(names)}"
+    elif why is None:
+        ops: list[Operation] = [Transpose()] if linear and turned else []
+        return MoveRule(from_=_shifted(given[0].text, side.first, wanted[0]), to=wanted[0].text, ops=ops)
+    else:
+        why = f"{names[0]} has its shape, but {why}"
+    return Undecided(_listed(p.text for p in wanted), why, names)
 
 
 def _hidden(piece: Piece, kind: Kind, bound: BoundManifest, turned: bool | None) -> str | None:

@@ -6,7 +6,7 @@ core_model_loading.py: WeightRenaming, WeightConverter; conversion_mapping.py).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from blockaudit.errors import RequestError
 from blockaudit.migrate.importing.operations import translated
@@ -47,7 +47,7 @@ def of_transformers(model_type: str) -> Conversion:
             f"{PREFIX}{model_type} needs transformers 5 and torch: pip install -c constraints.txt 'blockaudit[torch]'"
         ) from error
     version: str = transformers.__version__
-    mapping_of: Any = conversion_mapping.get_checkpoint_conversion_mapping
+    mapping_of = cast("Any", conversion_mapping).get_checkpoint_conversion_mapping
     own: list[Any] | None = mapping_of(model_type)
     if own is None:
         raise RequestError(
