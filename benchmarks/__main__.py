@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from benchmarks.results import GRAPH_MEGABYTES, GRAPH_RATIO, Cost, Row, costs, document, table
+from benchmarks.results import GRAPH_MEGABYTES, GRAPH_RATIO, Cost, Row, Speed, costs, document, speeds, table
 from benchmarks.timing import ROOT, ROUNDS, Runs, ratio, side_by_side
 
 HERE = ROOT / "benchmarks"
@@ -31,18 +32,19 @@ def main() -> int:
             return 1
         rows = [*_large("DeepSeek-V3", at / "deepseek"), *_large("LLaMA-3-70B", at / "llama"), *_small()]
         rows += _graph("LLaMA-3-70B", at / "llama", at / "cache")
-    compared = _conform()
-    print(table(rows), costs(compared), sep="\n\n")
-    (HERE / "RESULTS.md").write_text(document(rows, compared, check.stdout.splitlines(), ROUNDS))
-    return 0 if all(row.kept for row in (*rows, *compared)) else 1
+    compared = [Cost(**row) for row in _apart("conform")]
+    converted = [Speed(**row) for row in _apart("convert")]
+    print(table(rows), costs(compared), speeds(converted), sep="\n\n")
+    (HERE / "RESULTS.md").write_text(document(rows, compared, converted, check.stdout.splitlines(), ROUNDS))
+    return 0 if all(row.kept for row in (*rows, *compared, *converted)) else 1
 
 
-def _conform() -> list[Cost]:
-    """What comparing costs. In a process of its own, which alone imports torch."""
-    run = subprocess.run([sys.executable, "-m", "benchmarks.conform"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+def _apart(name: str) -> list[dict[str, Any]]:
+    """The rows of a benchmark that has a process of its own: what that imports and holds weighs on no other."""
+    run = subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if not run.stdout:
-        raise SystemExit(f"benchmarks.conform: exit {run.returncode}")
-    return [Cost(**row) for row in json.loads(run.stdout.splitlines()[-1])]
+        raise SystemExit(f"benchmarks.{name}: exit {run.returncode}")
+    return json.loads(run.stdout.splitlines()[-1])
 
 
 def _inspect(source: str, form: str) -> list[str]:

@@ -16,7 +16,7 @@ from blockaudit.checkpoint.values import close_files
 from blockaudit.errors import RequestError
 from blockaudit.manifest.load import LoadedManifest, read
 from blockaudit.migrate.convert import failures
-from blockaudit.migrate.convert.proof import NotEqualError, NotTwinsError
+from blockaudit.migrate.convert.proof import NotEqualError, NotTwinsError, RefusedStepError
 from blockaudit.migrate.convert.run import Progress
 from blockaudit.migrate.convert.transaction import Outcome, Request
 from blockaudit.migrate.convert.transaction import convert as carry_out
@@ -87,6 +87,8 @@ def convert(
             outcome = carry_out(request)
         except NotEqualError as error:
             return _rejected(done, how, failures.round_trip(error.found))
+        except RefusedStepError as error:
+            return _rejected(done, how, failures.refused(error))
         except NotTwinsError as error:
             return _rejected(done, how, failures.twins(error.found))
         except NotConformError as error:

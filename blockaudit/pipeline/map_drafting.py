@@ -123,5 +123,6 @@ def reported(drafted: Drafted, remarks: tuple[str, ...], flaws: Iterable[Fault])
 
 
 def _bare(template: str) -> str:
-    """A template whatever its axes are called, and numbers in their place."""
+    """A template whatever its axes are called, numbers in their place, and the rank in front."""
+    template = re.sub(r"^\d+/", "", template)
     return re.sub(r"\{\w+(\+\d+)?\}|(?<=[._])\d+(?=\.|$)", "#", template)

@@ -13,7 +13,7 @@ from typing import Any
 from blockaudit.checkpoint.ranges import OpenFiles, Span
 from blockaudit.errors import RequestError
 from blockaudit.migrate import ops
-from blockaudit.migrate.convert.proof import Comparison, undoing
+from blockaudit.migrate.convert.proof import Comparison, RefusedStepError, undoing
 from blockaudit.migrate.ops.base import OperationError
 from blockaudit.migrate.ops.numbers import TORCH_NAMES
 from blockaudit.records.migration import Row, Step, TensorType
@@ -29,7 +29,7 @@ See = Callable[[str, int, memoryview], None]
 
 
 class Computing:
-    """One step, carried out: `write` gets its outputs, `see` its inputs. Raises RequestError, NotEqualError."""
+    """One step, carried out: `write` gets its outputs, `see` its inputs. Raises RequestError, NotEqualError, RefusedStepError."""
 
     def __init__(self, step: Step, span: SpanOf, files: OpenFiles, write: Write, see: See) -> None:
         self._step, self._span, self._files = step, span, files
@@ -86,7 +86,7 @@ class Computing:
         try:
             out = ops.apply(self._step.ops, state)
         except OperationError as error:
-            raise RequestError(f"{self._step.inputs[0]}: {error}") from error
+            raise RefusedStepError(self._step.rule, self._step.inputs, str(error)) from error
         del state
         by_place = {row.at: row.values for row in out}
         del out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blockaudit.migrate.convert.proof import Difference, Twins
+from blockaudit.migrate.convert.proof import Difference, RefusedStepError, Twins
 from blockaudit.records.checkpoint import Fault
 
 _ROUNDS = {"add", "scale", "fold", "cast"}
@@ -21,6 +21,17 @@ def round_trip(found: Difference) -> Fault:
         (found.tensor,),
         expected=found.before,
         observed=found.after,
+        evidence=f"rules[{found.rule}].ops",
+    )
+
+
+def refused(found: RefusedStepError) -> Fault:
+    """Numbers that an operation cannot act on."""
+    return Fault(
+        "map-round-trip",
+        found.tensors[0],
+        f"rule {found.rule}: {found.tensors[0]} and {len(found.tensors) - 1:,} more: {found.why}",
+        found.tensors,
         evidence=f"rules[{found.rule}].ops",
     )
 

@@ -36,6 +36,14 @@ class NotEqualError(Exception):
         self.found = found
 
 
+class RefusedStepError(Exception):
+    """An operation cannot act on the numbers that are there: copies that are to be one and differ."""
+
+    def __init__(self, rule: int, tensors: tuple[str, ...], why: str) -> None:
+        super().__init__(why)
+        self.rule, self.tensors, self.why = rule, tensors, why
+
+
 class Twins(msgspec.Struct, frozen=True):
     """Two source keys that the map takes for one tensor, and the first byte in which they are not."""
 

@@ -20,6 +20,9 @@ class Source:
         self._order = {path: number for number, path in enumerate(self.names)}
         for header in checkpoint.files:
             _same_header(header)
+        # What cannot be read is told now, and not after an hour of writing.
+        for key in self.tensors:
+            self.span(key)
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -18,11 +18,12 @@ from blockaudit.migrate.convert.request import Outcome, RejectedError, Request, 
 from blockaudit.migrate.convert.run import Hashes, write_weights
 from blockaudit.migrate.convert.source import Source
 from blockaudit.migrate.convert.twins import verify
-from blockaudit.migrate.convert.workplace import PART, Workplace, check_places, unwritable
+from blockaudit.migrate.convert.workplace import PART, Workplace, check_places, partial_of, unwritable
+from blockaudit.records.conversion import Conversion
 
 
 def convert(request: Request) -> Outcome:
-    """Carry a plan out. Raises RequestError (TARGET is not there), NotEqualError and NotTwinsError (a proof failed).
+    """Carry a plan out. Raises RequestError (TARGET is not there), or the error of a proof that failed (`proof`).
 
     And what `Request.conform` raises: nothing is kept of what it rejects with RejectedError.
     """
@@ -35,13 +36,21 @@ def convert(request: Request) -> Outcome:
         known = document.plan_sha256(request.plan, request.most)
         there = finished(target, known, source)
         if there is not None:
-            return Outcome(there, was_there=True)
+            return _was_there(there, target)
         with Workplace(target) as place:
             return _carried_out(Running(request, source, along, files, known, place))
     except OSError as error:
         raise unwritable(target, error) from error
     finally:
         source.close()
+
+
+def _was_there(conversion: Conversion, target: str) -> Outcome:
+    """TARGET is this conversion. Takes away what a run left that was ended right after the rename."""
+    if os.path.exists(partial_of(target)):
+        with Workplace(target) as place:
+            place.remove()
+    return Outcome(conversion, was_there=True)
 
 
 def _carried_out(running: Running) -> Outcome:

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import shutil
+from contextlib import suppress
 from typing import Self
 
 from blockaudit.errors import RequestError
@@ -108,17 +109,23 @@ class Workplace:
         os.close(self._lock)
 
     def remove(self) -> None:
-        """Delete it, the lock last and still held, so that no other process meets half of it. Raises OSError."""
-        for entry in os.scandir(self.folder):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            elif entry.name != _LOCK:
-                os.unlink(entry.path)
-        os.unlink(os.path.join(self.folder, _LOCK))
-        os.rmdir(self.folder)
+        """Delete it, the lock last and still held, so that no other process meets half of it.
+
+        What cannot be deleted stays: TARGET is what counts, and the next run that finds it deletes it again.
+        """
+        with suppress(OSError):
+            for entry in os.scandir(self.folder):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path)
+                elif entry.name != _LOCK:
+                    os.unlink(entry.path)
+            os.unlink(os.path.join(self.folder, _LOCK))
+            os.rmdir(self.folder)
 
     def _locked(self) -> int:
         while True:
+            if os.path.islink(self.folder):
+                raise RequestError(f"{self.target}: {os.path.basename(self.folder)} beside it is a link: delete it")
             os.makedirs(self.folder, exist_ok=True)
             path = os.path.join(self.folder, _LOCK)
             try:

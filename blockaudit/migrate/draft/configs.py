@@ -55,17 +55,22 @@ def renamed(keys: Keys, source: BoundManifest, target: BoundManifest) -> tuple[d
             continue
         names = [_name(group, key) for group in groups if not fed & set(group)]
         fed |= {name for group in groups for name in group}
-        if not names:
-            config[key] = None
-        for n, name in enumerate(names):
-            if name == key:
-                continue
-            if n == 0 and key not in names:
-                config[key] = name
-            elif key.isidentifier():
-                supply[name] = {"expr": key}
-    config |= {key: None for key in keys.config if key in fed and key not in config and not _groups(keys, key)}
-    return config, supply
+        change, more = _moved(key, names)
+        config |= change
+        supply |= more
+    # What nobody reads would stand in the way of what another key is written to.
+    stray = (key for key in keys.config if key in fed and key not in config and not _groups(keys, key))
+    return {**config, **dict.fromkeys(stray)}, supply
+
+
+def _moved(key: str, names: list[str]) -> tuple[dict[str, str | None], dict[str, Any]]:
+    """Where one key's value goes: under the first name unless it has its own, copied to the others."""
+    if not names:
+        return {key: None}, {}
+    first = key if key in names else names[0]
+    # An expression names a key as a symbol; a nested one has no symbol, and its copies are supplied by value later.
+    copies = {name: {"expr": key} for name in names if name != first and key.isidentifier()}
+    return ({} if first == key else {key: first}), copies
 
 
 def _own(keys: Keys, source: BoundManifest) -> Iterable[str]:

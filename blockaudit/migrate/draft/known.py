@@ -44,17 +44,19 @@ def draft_known(base: MigrationMap, source: Side, target: LoadedManifest, prefix
     aligned = _aligned(source, target)
     keys, map_ = _renamed(base, source, aligned, target)
     told: list[Undecided] = []
+    unsaid: list[Undecided] = []
     for _ in range(_ROUNDS):
         laid = _laid(map_, source, aligned, target, prefix)
         found, undecided = rules(laid.paired.pairs, laid.ends)
         map_ = replace(map_, rules=found, alias=aliases(laid.mine, laid.theirs), drop=drops(laid.ends, prefix))
         work = lay(LoadedMap(map_, base.name, ""), source, target)
         more, open_ = supplied(work, keys, laid.ends, laid.mine)
-        told = [*undecided, *laid.paired.undecided, *_unpaired(laid.paired), *_strangers(laid, source, prefix), *open_]
+        told = [*undecided, *laid.paired.undecided, *_unpaired(laid.paired), *_strangers(laid, source, prefix)]
+        unsaid += open_
         if not more.keys() - map_.supply.keys():
             break
         map_ = replace(map_, supply={**map_.supply, **more})
-    return Drafted(map_, tuple(told))
+    return Drafted(map_, (*told, *unsaid))
 
 
 def _aligned(source: Side, target: LoadedManifest) -> BoundManifest:

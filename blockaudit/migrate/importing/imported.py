@@ -35,7 +35,8 @@ def imported(mapping: Mapping, name: str, source: LoadedManifest, target: Loaded
 
     Raises RequestError where no manifest does.
     """
-    mine = pieces(bind(source.manifest, {}))
+    # Branches of several kinds of layer may share a template.
+    mine = tuple({p.expected.template: p for p in pieces(bind(source.manifest, {}))}.values())
     rules, undecided = _rules(mapping, mine)
     target = target or _writing(rules, source)
     theirs = pieces(bind(target.manifest, {}))

@@ -38,7 +38,7 @@ class KeyMapping:
 
 def of_file(path: str) -> KeyMapping:
     """The key mapping of a JSON or YAML file. Raises RequestError, one line, with the pattern at fault."""
-    parsed = document.parse(read(path), path)
+    parsed: object = document.parse(read(path), path)
     if not isinstance(parsed, dict) or not parsed:
         raise RequestError(f"{path}: expected an object of patterns and replacements, found {type(parsed).__name__}")
     given = cast("dict[str, Any]", parsed)

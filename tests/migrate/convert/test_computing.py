@@ -9,9 +9,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from blockaudit.errors import RequestError  # noqa: E402
-from blockaudit.migrate.convert import computing  # noqa: E402
-from blockaudit.migrate.convert.proof import NotEqualError, NotTwinsError  # noqa: E402
-from blockaudit.records.operations import Add, Cast, Concat, PermuteRope, Slice, Split, Transpose  # noqa: E402
+from blockaudit.migrate.convert import computing, failures  # noqa: E402
+from blockaudit.migrate.convert.proof import NotEqualError, NotTwinsError, RefusedStepError  # noqa: E402
+from blockaudit.records.migration import Row, Step, TensorType  # noqa: E402
+from blockaudit.records.operations import Add, Cast, Concat, PermuteRope, Replicated, Slice, Split, Transpose  # noqa: E402
 from tests.migrate.convert import hand  # noqa: E402
 from tests.support.checkpoint import Tensor, encoded  # noqa: E402
 
@@ -138,7 +139,27 @@ def test_a_dtype_that_torch_lacks_can_only_be_renamed(tmp_path: Path) -> None:
     source = hand.of(tmp_path / "s", {"w": packed})
     hand.run(source, tmp_path / "t", hand.plan([hand.step({"w": ("U8", (4, 2))}, ["w"], [Transpose()], ["x"])]))
     assert hand.loaded(tmp_path / "t")["x"].tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
-    from blockaudit.records.migration import TensorType
-
     with pytest.raises(RequestError, match="F6_E2M3: no operation acts on"):
         computing.torch_dtype(TensorType("F6_E2M3", (4,)))
+
+
+def test_copies_of_ranks_that_differ_are_refused(tmp_path: Path) -> None:
+    types = {key: TensorType("F32", (3,)) for key in ("0/norm", "1/norm")}
+    step = Step(
+        rule=2,
+        sources=(Row((("r", 0),), ("0/norm",)), Row((("r", 1),), ("1/norm",))),
+        ops=(Replicated(axis="r"),),
+        targets=(Row((), ("norm",)),),
+        in_types=types,
+        out_types={"norm": types["0/norm"]},
+    )
+    one = encoded(np.array([1, 2, 3], dtype="f4"))
+    same = hand.of(tmp_path / "s", {"0/norm": one, "1/norm": one})
+    hand.run(same, tmp_path / "t", hand.plan([step]))
+    assert hand.loaded(tmp_path / "t")["norm"].tolist() == [1, 2, 3]
+    assert hand.report(tmp_path / "t").round_trip[0].tensors == 2
+    other = hand.of(tmp_path / "z", {"0/norm": one, "1/norm": encoded(np.array([1, 2, 4], dtype="f4"))})
+    with pytest.raises(RefusedStepError, match="copies along axis r hold other bytes") as caught:
+        hand.run(other, tmp_path / "u", hand.plan([step]))
+    assert failures.refused(caught.value).message.startswith("rule 2: 0/norm and 1 more: ")
+    assert not (tmp_path / "u").exists()

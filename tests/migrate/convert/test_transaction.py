@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -242,3 +244,59 @@ def test_a_source_that_is_cut_off_meanwhile(source: Path, tmp_path: Path, monkey
             hand.run(source, tmp_path / "t", PLAN, hashing=hashing)
         assert not (tmp_path / "t").exists()
         hand.source(source, TYPES)
+
+
+# -- ended in other ways ----------------------------------------------------------------------------------------------
+
+
+def test_ended_between_the_rename_and_the_tidying(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(workplace.Workplace, "remove", lambda _: None)
+        hand.run(source, tmp_path / "t", PLAN)
+    assert hand.partial(tmp_path / "t").exists()
+    assert hand.run(source, tmp_path / "t", PLAN).was_there
+    assert not hand.partial(tmp_path / "t").exists()
+
+
+def test_an_interrupt_is_heard_and_leaves_what_can_be_taken_up(source: Path, tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def progress(_: str, done: int, __: int) -> None:
+        if not seen and done > 30_000:
+            seen.append(done)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)
+
+    with pytest.raises(KeyboardInterrupt):
+        hand.run(source, tmp_path / "t", PLAN, progress=progress)
+    assert not (tmp_path / "t").exists()
+    assert hand.run(source, tmp_path / "t", PLAN).remarks
+
+
+def test_a_link_in_the_place_of_the_partial_folder_is_refused(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    hand.partial(tmp_path / "t").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RequestError, match="is a link: delete it"):
+        hand.run(source, tmp_path / "t", PLAN)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_tensor_that_cannot_be_read_is_told_at_once(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save({"w": torch.arange(6.0).reshape(2, 3), "x": torch.arange(6.0).reshape(2, 3).T}, tmp_path / "s.pth")
+    plan = hand.plan(hand.renamed({"w": ("F32", (2, 3))}))
+    with pytest.raises(RequestError, match="x: its elements do not lie side by side"):
+        hand.run(tmp_path / "s.pth", tmp_path / "t", plan)
+    assert not hand.partial(tmp_path / "t").exists()
+
+
+def test_a_pickle_is_copied_by_its_byte_ranges(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    weights = {"w": torch.arange(6.0).reshape(2, 3), "x": torch.arange(5, dtype=torch.bfloat16)}
+    torch.save(weights, tmp_path / "s.pth")
+    types = {"w": ("F32", (2, 3)), "x": ("BF16", (5,))}
+    hand.run(tmp_path / "s.pth", tmp_path / "t", hand.plan(hand.renamed(types)))
+    now = hand.loaded(tmp_path / "t")
+    assert all(torch.equal(now[f"model.{key}"], weights[key]) for key in weights)

@@ -27,7 +27,7 @@ from tests.migrate.library.proving import accepted, agree, computed, stored, the
 pytest.importorskip("gguf")
 
 
-def _written(drafted: MapDraft, folder: Path) -> str:
+def written(drafted: MapDraft, folder: Path) -> str:
     path = folder / "drafted.json"
     path.write_bytes(msgspec.json.encode(drafted.map))
     return str(path)
@@ -62,7 +62,7 @@ def test_the_library_is_drafted_again(tmp_path: Path, name: str) -> None:
     source = pair.make(tmp_path / "source")
     drafted = draft_map(source, pair.target, source_manifest=pair.named)
     assert (drafted.undecided, drafted.refused, drafted.hints) == ((), (), ())
-    path = _written(drafted, tmp_path)
+    path = written(drafted, tmp_path)
     accepted(check_map(path, source))
     mine, theirs = (_planned(load(which), source) for which in (path, pair.map))
     ranked = any(step.ops and type(step.ops[0]).__name__ in ("Replicated", "Concat") for step in theirs.steps)
@@ -96,7 +96,7 @@ def test_the_config_that_is_drafted_computes_the_same(tmp_path: Path, name: str)
     """The renamed and supplied config values, by what transformers makes of them."""
     pair = PAIRS[name]
     source = pair.make(tmp_path / "source")
-    map_ = _written(draft_map(source, pair.target, source_manifest=pair.named), tmp_path)
+    map_ = written(draft_map(source, pair.target, source_manifest=pair.named), tmp_path)
     agree(computed(there(map_, source, tmp_path / "target"), tokens(PLAIN)), NUMBERS[name]())
 
 
@@ -106,7 +106,7 @@ def test_the_config_of_a_gated_t5_is_found(tmp_path: Path) -> None:
     source = pair.make(tmp_path / "source")
     drafted = draft_map(source, "t5")
     assert drafted.map.supply["feed_forward_proj"] == "gated-gelu"
-    target = there(_written(drafted, tmp_path), source, tmp_path / "target")
+    target = there(written(drafted, tmp_path), source, tmp_path / "target")
     config = t5x.config(PLAIN, gated=True, tied=False)
     ids, decoded = tokens(PLAIN, 0).clamp(min=1), tokens(PLAIN, 1)[:, :7].clamp(min=1)
     agree(computed(target, ids, decoded), t5x.logits(t5x.weights(config, 1), config, ids, decoded))
@@ -117,11 +117,11 @@ def test_llama_is_drafted_into_other_layouts_and_comes_back(tmp_path: Path, targ
     source = model("Llama", tmp_path / "source")
     out = draft_map(source, target)
     assert out.decided, (out.undecided, out.refused)
-    moved = there(_written(out, tmp_path), source, tmp_path / "moved")
+    moved = there(written(out, tmp_path), source, tmp_path / "moved")
     (tmp_path / "back").mkdir()
     back = draft_map(moved, "llama", source_manifest=target)
     assert back.decided, (back.undecided, back.refused)
-    again = there(_written(back, tmp_path / "back"), moved, tmp_path / "again")
+    again = there(written(back, tmp_path / "back"), moved, tmp_path / "again")
     wanted, found = stored(source), stored(again)
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[key], tensor) for key, tensor in wanted.items())
