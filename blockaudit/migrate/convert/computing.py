@@ -29,7 +29,7 @@ See = Callable[[str, int, memoryview], None]
 
 
 class Computing:
-    """One step, carried out: `write` gets its outputs, `see` its inputs. Raises RequestError, NotEqualError, RefusedStepError."""
+    """One step, carried out: `write` gets outputs, `see` inputs. Raises RequestError and the errors of `proof`."""
 
     def __init__(self, step: Step, span: SpanOf, files: OpenFiles, write: Write, see: See) -> None:
         self._step, self._span, self._files = step, span, files

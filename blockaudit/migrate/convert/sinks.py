@@ -79,11 +79,13 @@ class Hashed:
         hasher, read = digester(), self._read.of(span.path)
         done = 0
         while done < span.nbytes:
-            block, view = self._room(min(_PIECE, span.nbytes - done))
-            self._files.read_into(span.part(done, len(view)), view)
+            block, view = self._room(span.nbytes - done)
+            for start in range(0, len(view), _PIECE):
+                piece = view[start : start + _PIECE]
+                self._files.read_into(span.part(done + start, len(piece)), piece)
+                hasher.update(piece)
             block.hold()
             read.offer(span.offset + done, view, block)
-            hasher.update(view)
             done += len(view)
             self._took(len(view), changed=True)
         return hasher.hexdigest()

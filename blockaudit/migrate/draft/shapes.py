@@ -54,7 +54,8 @@ def draft_shapes(
     base: MigrationMap, types: Mapping[str, TensorType], config: dict[str, Any] | None, target: LoadedManifest
 ) -> Drafted:
     """The map of what shapes prove; everything else is undecided, with what it may be."""
-    keys = group({key: found.shape for key, found in types.items()})
+    named = {key: found.shape for key, found in types.items() if not set("{}") & set(key)}
+    keys = group(named)
     made = carried(base, config, target.manifest, types).config
     side, bound = min((_side(keys, target, made, name) for name in classes(target.manifest) or [None]), key=_odd)
     turned = _convention(side)
@@ -64,6 +65,7 @@ def draft_shapes(
         found = _decided(kind, wanted, side, bound, turned)
         (rules if isinstance(found, MoveRule) else undecided).append(found)  # pyright: ignore[reportArgumentType]
     undecided += _strangers(side, turned)
+    undecided += [Undecided(key, "a key with a brace cannot stand in a template") for key in types if key not in named]
     drafted = replace(base, rules=rules, alias=aliases((), [p for p in pieces(bound) if p.tied]))
     as_class = f"the target is taken for {bound.class_name}, whose tensors are most like the source's"
     return Drafted(drafted, tuple(undecided), (as_class,), tuple(hints(undecided, side.mine, side.theirs)))

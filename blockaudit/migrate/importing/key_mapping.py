@@ -40,7 +40,7 @@ def of_file(path: str) -> KeyMapping:
     """The key mapping of a JSON or YAML file. Raises RequestError, one line, with the pattern at fault."""
     parsed: object = document.parse(read(path), path)
     if not isinstance(parsed, dict) or not parsed:
-        raise RequestError(f"{path}: expected an object of patterns and replacements, found {type(parsed).__name__}")
+        raise RequestError(f"{path}: expected an object of patterns and replacements, found {parsed!r:.40}")
     given = cast("dict[str, Any]", parsed)
     if len(given) > _MOST:
         raise RequestError(f"{path}: expected at most {_MOST} patterns, found {len(given)}")

@@ -111,6 +111,15 @@ def test_a_shape_that_the_target_lacks_is_named(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("key", ["{l}.weight", "a{*}", "b{c}d"])
+def test_a_key_with_a_brace_is_named(tmp_path: Path, key: str) -> None:
+    source = _source(tmp_path / "s", LAYER | OUTSIDE)
+    save_file({key: torch.zeros(2)}, source / "more.safetensors")
+    (source / "model.safetensors").rename(source / "other.safetensors")
+    drafted = draft_map(source / "more.safetensors", "llama")
+    assert f"{key}: a key with a brace cannot stand in a template" in drafted.undecided
+
+
 def test_a_name_is_a_hint_and_no_rule(tmp_path: Path) -> None:
     names = {"b.weight": "attention.k_proj.weight", "c.weight": "attention.v_proj.weight"}
     layer = {names.get(key, key): shape for key, shape in LAYER.items()}

@@ -95,7 +95,7 @@ def _translated(operations: list[Any], sources: int = 1, targets: int = 1, axes:
 def test_operations_are_translated(
     operations: list[tuple[str, dict[str, Any]]], counts: tuple[int, int], axes: tuple[str, ...], wanted: Any
 ) -> None:
-    made = [eval(text, vars(conversion)) for text in operations]
+    made = [getattr(conversion, name)(**words) for name, words in operations]
     assert _translated(made, *counts, axes) == (wanted, "")
 
 
