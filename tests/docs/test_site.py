@@ -23,7 +23,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["cli.md", "manifest-fields.md", "manifests.md", "rules.md", "schemas.md", "specification.md"]
+    "name",
+    ["cli.md", "manifest-fields.md", "manifests.md", "map-library.md", "rules.md", "schemas.md", "specification.md"],
 )
 def test_reference_pages_are_current(written: Path, name: str) -> None:
     assert (ROOT / "docs" / name).read_text() == (written / name).read_text(), "make reference"

@@ -50,9 +50,7 @@ def test_the_target_computes_what_the_source_does(tmp_path: Path) -> None:
     assert "trace.safetensors" not in hand.hashes(tmp_path / "t")
 
 
-def test_a_target_that_computes_otherwise_is_not_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_that_computes_otherwise_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = "model.layers.2."
     spoil(monkeypatch, f"{layer}input_layernorm.weight", f"{layer}post_attention_layernorm.weight")
     report = convert(TINY, tmp_path / "t", map_="phi3_llama", reverse=True, writing=WRITING)

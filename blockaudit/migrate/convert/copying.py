@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 
 # Bytes of one call: few enough that an interrupt is heard.
 _MOST = 256 << 20
 _CHUNK = 4 << 20
 # No such call, not for these two files (other file systems, an old kernel, a FUSE mount), or not for these offsets.
 _ELSEWHERE = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM, errno.ETXTBSY}
-# _IOW(0x94, 13, struct file_clone_range): include/uapi/linux/fs.h.
-_FICLONERANGE = 0x4020940D
 
 
 def write_all(fd: int, data: memoryview | bytes, offset: int) -> None:
@@ -51,17 +48,3 @@ def _through(source: int, start: int, target: int, offset: int, nbytes: int) -> 
         write_all(target, buffer[:got], offset + done)
         done += got
     return done
-
-
-def clone_range(source: int, start: int, target: int, offset: int, nbytes: int) -> bool:
-    """Share whole blocks between two files (FICLONERANGE, ioctl_ficlonerange(2)); False where they cannot be shared.
-
-    start, offset and nbytes must be multiples of the file system's block.
-    """
-    import fcntl
-
-    try:
-        fcntl.ioctl(target, _FICLONERANGE, struct.pack("=qQQQ", source, start, nbytes, offset))
-    except OSError:
-        return False
-    return True

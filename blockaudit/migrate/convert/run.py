@@ -57,7 +57,8 @@ def write_weights(
     known: digests of source tensors that were read before. Raises RequestError, NotEqualError, and OSError for what
     disks do; what is done then stays, and stands in the journal.
     """
-    with ThreadPoolExecutor(cores(), "hash") as pool:
+    # One thread more than cores: one of them waits for the disk.
+    with ThreadPoolExecutor(cores() + 1, "hash") as pool:
         read = ReadFiles(source.files, pool) if hashing else None
         shared = Shared(
             units=units_of(plan),
