@@ -43,6 +43,8 @@ BELOW: dict[str, set[str]] = {
         "trace",
         "suppress",
         "migrate",
+        # A conversion leaves its report in the target.
+        "report",
     },
     "cli": {"records", "errors", "resources", "report", "pipeline", "rules", "manifest", "suppress"},
     "zoo": {"records", "errors", "resources", "manifest", "graph", "pipeline"},

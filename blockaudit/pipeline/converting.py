@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,9 +28,10 @@ from blockaudit.pipeline.mapping import Checked, checked, reported
 from blockaudit.pipeline.reporting import Judging
 from blockaudit.pipeline.suppress import suppression
 from blockaudit.records.checkpoint import Checkpoint, Fault
-from blockaudit.records.conversion import MapUsed
+from blockaudit.records.conversion import Conversion, MapUsed
 from blockaudit.records.report import Report
 from blockaudit.records.suppression import Waiver
+from blockaudit.report import json_report
 from blockaudit.rules import registry
 
 # Called with a line that the user should see and no verdict rests on.
@@ -83,6 +85,7 @@ def convert(
         if report.verdict != "accepted" or done.loaded is None or done.checkpoint is None:
             return replace(report, kind="rejection")
         request = _request(done.loaded, done, done.checkpoint, os.fspath(target), writing, progress)
+        request = replace(request, document=partial(_document, report))
         try:
             outcome = carry_out(request)
         except NotEqualError as error:
@@ -122,6 +125,11 @@ def _request(
         conform=conforming(checkpoint.source) if writing.conform else None,
         progress=progress,
     )
+
+
+def _document(report: Report, conversion: Conversion) -> bytes:
+    """What stands in TARGET: the report that is printed."""
+    return json_report.render(replace(report, conversion=conversion)).encode()
 
 
 def _named(loaded: LoadedManifest | None) -> tuple[str, str]:

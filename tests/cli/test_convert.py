@@ -47,7 +47,7 @@ def test_the_json_report_validates(blockaudit: Run, tmp_path: Path) -> None:
     assert list(Draft202012Validator(resources.schema("report")).iter_errors(document)) == []
     schema = Draft202012Validator(resources.schema("conversion_report"))
     assert list(schema.iter_errors(document["conversion"])) == []
-    assert document["conversion"] == json.loads((tmp_path / "t" / "conversion-report.json").read_bytes())
+    assert document == json.loads((tmp_path / "t" / "conversion-report.json").read_bytes())
 
 
 def test_every_format_shows_it(blockaudit: Run, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from blockaudit import __version__
 from blockaudit.migrate import ops
 from blockaudit.migrate.convert.layout import TargetFile, units_of
 from blockaudit.migrate.convert.proof import lost_by, undoing
-from blockaudit.records.conversion import ConfigRow, RoundTripRow, TensorRow
+from blockaudit.records.conversion import ConfigRow, Conversion, RoundTripRow, TensorRow
 from blockaudit.records.migration import Filled, Plan
 from blockaudit.records.operations import Operation
 
@@ -24,6 +24,17 @@ ROLLBACK = "rollback.json"
 def written(record: msgspec.Struct) -> bytes:
     """A record as the file that it is."""
     return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+
+
+class Document(msgspec.Struct, frozen=True):
+    """What is read again of `conversion-report.json`: a report of kind conversion, of which this is the part."""
+
+    conversion: Conversion
+
+
+def alone(conversion: Conversion) -> bytes:
+    """The file where there is no report around the record."""
+    return written(Document(conversion))
 
 
 def plan_sha256(plan: Plan, most: int) -> str:

@@ -10,7 +10,7 @@ from blockaudit.checkpoint.files import read_capped
 from blockaudit.checkpoint.hashing import sha256_of_each
 from blockaudit.checkpoint.ranges import OpenFiles
 from blockaudit.errors import RequestError
-from blockaudit.migrate.convert.document import REPORT
+from blockaudit.migrate.convert.document import REPORT, Document
 from blockaudit.migrate.convert.source import Source
 from blockaudit.records.conversion import Conversion, FileRow
 
@@ -41,7 +41,7 @@ def finished(target: str, plan_sha256: str, source: Source) -> Conversion | None
 
 def _report(target: str) -> Conversion | None:
     try:
-        return msgspec.json.decode(read_capped(os.path.join(target, REPORT), _CAP), type=Conversion)
+        return msgspec.json.decode(read_capped(os.path.join(target, REPORT), _CAP), type=Document).conversion
     except (OSError, ValueError):
         return None  # no such file, or of something else: msgspec's errors are ValueErrors
 

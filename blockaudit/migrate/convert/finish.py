@@ -51,7 +51,7 @@ def published(running: Running, conversion: Conversion) -> Conversion:
     request, place = running.request, running.place
     if request.conform is not None:
         conversion = replace(conversion, conform=_conformed(running, request.conform))
-    _write(running, document.REPORT, document.written(conversion))
+    _write(running, document.REPORT, request.document(conversion))
     if request.durable:
         for name in os.listdir(place.whole):
             sync(place.path(name))

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from blockaudit.migrate.convert.document import alone
 from blockaudit.migrate.convert.layout import TargetFile
 from blockaudit.migrate.convert.run import Progress
 from blockaudit.migrate.convert.source import Source
@@ -28,7 +29,7 @@ class Request(msgspec.Struct, frozen=True):
     """One conversion. `most`: bytes of tensors in one file. `source_config`: the name of the source's config file.
 
     `manifests` are the source's and the target's, as (id, SHA-256). `previous`: what a rollback goes back to, where
-    that is not the source.
+    that is not the source. `document`: the bytes of conversion-report.json.
     """
 
     plan: Plan
@@ -43,6 +44,7 @@ class Request(msgspec.Struct, frozen=True):
     previous: Checkpoint | None = None
     conform: Conform | None = None
     progress: Progress | None = None
+    document: Callable[[Conversion], bytes] = alone
 
 
 class Outcome(msgspec.Struct, frozen=True):

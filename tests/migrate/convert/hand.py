@@ -12,6 +12,7 @@ import msgspec
 
 from blockaudit.checkpoint.source import open_checkpoint
 from blockaudit.migrate import ops
+from blockaudit.migrate.convert.document import Document
 from blockaudit.migrate.convert.request import Outcome, Request
 from blockaudit.migrate.convert.transaction import convert
 from blockaudit.records.conversion import Conversion, MapUsed
@@ -112,7 +113,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 
 def report(folder: Path) -> Conversion:
-    return msgspec.json.decode((folder / "conversion-report.json").read_bytes(), type=Conversion)
+    return msgspec.json.decode((folder / "conversion-report.json").read_bytes(), type=Document).conversion
 
 
 def partial(target: Path) -> Path:
