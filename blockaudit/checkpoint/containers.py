@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from blockaudit.checkpoint.config import read_config
+from blockaudit.checkpoint.distributed import MEGATRON_CORE, TORCH
 from blockaudit.checkpoint.distributed import NAME as DISTRIBUTED
 from blockaudit.checkpoint.files import open_file
 from blockaudit.errors import RequestError
@@ -117,7 +118,8 @@ def open_distributed(source: str, folder: str, backend: str, sidecars: tuple[str
     """A folder that torch.distributed.checkpoint wrote, or Megatron-core with it."""
     from blockaudit.checkpoint.distributed.files import read_folder
 
-    read = read_folder(folder)
+    megatron = backend == "torch_dist"
+    read = read_folder(folder, megatron=megatron)
     tensors, owner, twice = _merged(list(read.files))
     config, faults = read_config(folder)
     if read.state:
@@ -126,7 +128,7 @@ def open_distributed(source: str, folder: str, backend: str, sidecars: tuple[str
         faults.append(Fault("part-not-covered", DISTRIBUTED, text, observed=read.state))
     return Checkpoint(
         source=source,
-        format="megatron-core" if backend == "torch_dist" else "torch-distributed",
+        format=MEGATRON_CORE if megatron else TORCH,
         folder=folder or ".",
         files=read.files,
         tensors=tensors,
@@ -139,7 +141,7 @@ def open_distributed(source: str, folder: str, backend: str, sidecars: tuple[str
 
 def check_whole(checkpoint: Checkpoint) -> None:
     """Raises RequestError where every number is asked of a container whose numbers are not decoded."""
-    if checkpoint.format in ("torch-distributed", "megatron-core"):
+    if checkpoint.format in (TORCH, MEGATRON_CORE):
         raise RequestError(
             f"{checkpoint.source}: of a distributed checkpoint headers and norm vectors are read, not every number: "
             "gather it first (python -m torch.distributed.checkpoint.format_utils dcp_to_torch DIR OUT.pt)"

@@ -19,7 +19,8 @@ from typing import Any
 
 import msgspec
 
-from blockaudit.checkpoint.ranges import OpenFiles, Span, span_of
+from blockaudit.checkpoint.ranges import OpenFiles, Span
+from blockaudit.checkpoint.spans import spans_of
 from blockaudit.records.checkpoint import Checkpoint, TensorHeader
 
 SCHEME = "blockaudit/semantic/1"
@@ -80,9 +81,10 @@ def sha256_of_each(files: OpenFiles, paths: Sequence[str]) -> dict[str, str]:
 
 def semantic_hash(checkpoint: Checkpoint) -> str:
     """The semantic hash of a checkpoint of this machine: every byte of it is read. Raises RequestError."""
-    files = OpenFiles(tuple({file.path: None for file in checkpoint.owner.values()}))
+    files = OpenFiles(tuple({file.path: None for file in (*checkpoint.files, *checkpoint.owner.values())}))
     try:
-        spans = ((key, span_of(checkpoint, key)) for key in checkpoint.tensors)
+        of = spans_of(checkpoint, files)
+        spans = ((key, of(key)) for key in checkpoint.tensors)
         found = semantic(checkpoint.tensors, digests_of(files, spans))
         files.check()
         return found

@@ -9,6 +9,7 @@ import msgspec
 
 from blockaudit.checkpoint import storage
 from blockaudit.checkpoint.files import open_regular, pread_into, reason, short
+from blockaudit.checkpoint.gathering import Box, gather, within
 from blockaudit.errors import RequestError
 from blockaudit.records.checkpoint import DTYPE_BITS, Checkpoint
 
@@ -25,14 +26,33 @@ class Span(msgspec.Struct, frozen=True):
         return Span(self.path, self.offset + start, nbytes)
 
 
+class Gathered(Span, frozen=True, kw_only=True):
+    """Bytes `start` to `start + nbytes` of a tensor that lies in several boxes, the first at `offset` of `path`."""
+
+    boxes: tuple[Box, ...]
+    start: int = 0
+
+    def part(self, start: int, nbytes: int) -> Gathered:
+        """The bytes `start` to `start + nbytes` of this range."""
+        return Gathered(self.path, self.offset, nbytes, boxes=self.boxes, start=self.start + start)
+
+    def alone(self) -> Span:
+        """This range with no more boxes than it touches, and as a range of one file where it is one."""
+        place = within(self.boxes, self.start, self.nbytes)
+        if place is not None:
+            return Span(*place, self.nbytes)
+        stop = self.start + self.nbytes
+        boxes = tuple(one for one in self.boxes if one.first < stop and self.start < one.last)
+        head = next(iter(boxes), self)
+        return Gathered(head.path, head.offset, self.nbytes, boxes=boxes, start=self.start)
+
+
 def span_of(checkpoint: Checkpoint, key: str) -> Span:
-    """The one range of bytes that a tensor is. Raises RequestError where it is none, or not those of its shape."""
+    """The one range of bytes that a tensor of a weight file is. Raises RequestError where it is none, or another's.
+
+    Of a distributed checkpoint, headers do not say: see `blockaudit.checkpoint.spans`.
+    """
     tensor, file = checkpoint.tensors[key], checkpoint.owner[key]
-    if key in file.strided and file.container == "torch-distributed":
-        raise RequestError(
-            f"{checkpoint.source}: {short(key)}: torch.distributed.checkpoint cut it into archives: gather it first, "
-            f"with `python -m torch.distributed.checkpoint.format_utils dcp_to_torch {checkpoint.source} model.pt`"
-        )
     if key in file.strided:
         raise RequestError(
             f"{checkpoint.source}: {short(key)}: its elements do not lie side by side in {file.name}: load the state "
@@ -76,12 +96,19 @@ class OpenFiles:
 
     def read_into(self, span: Span, view: memoryview) -> None:
         """Fill `view` with the bytes of a range of its length. Raises RequestError where the file ends first."""
+        if isinstance(span, Gathered):
+            gather(span.boxes, span.start, view, self.read_at)
+        else:
+            self.read_at(span.path, span.offset, view)
+
+    def read_at(self, path: str, offset: int, view: memoryview) -> None:
+        """Fill `view` with the bytes of a file from `offset` on. Raises RequestError where the file ends first."""
         try:
-            got = pread_into(self.fd(span.path), view, span.offset)
+            got = pread_into(self.fd(path), view, offset)
         except OSError as error:
-            raise RequestError(f"{span.path}: cannot be read: {reason(error)}") from error
-        if got != span.nbytes:
-            raise RequestError(f"{span.path}: it ends at byte {span.offset + got:,}: it was cut off while it was read")
+            raise RequestError(f"{path}: cannot be read: {reason(error)}") from error
+        if got != len(view):
+            raise RequestError(f"{path}: it ends at byte {offset + got:,}: it was cut off while it was read")
 
     def check(self, *paths: str) -> None:
         """Raise RequestError where one of the files (all, where none is named) is not what it was."""

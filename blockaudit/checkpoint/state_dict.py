@@ -83,7 +83,8 @@ def _span(tensor: Tensor) -> tuple[int, bool]:
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.size, tensor.stride, strict=True)), False
 
 
-def _place(key: str, tensor: Tensor, locate: Locate) -> tuple[TensorHeader, bool]:
+def place(key: str, tensor: Tensor, locate: Locate) -> tuple[TensorHeader, bool]:
+    """Where the bytes of a tensor lie, and whether its elements lie side by side. Raises RefusedError."""
     width = DTYPE_BITS[tensor.dtype] // 8
     length, contiguous = _span(tensor)
     start = tensor.offset * width
@@ -119,7 +120,7 @@ def name_tensors(root: Any, locate: Locate) -> Named:
     for key, tensor in held.items():
         if not _is_text(key):
             raise RefusedError("corrupt-header", f"the name {printable(key)} is not valid text")
-        tensors[key], contiguous = _place(key, tensor, locate)
+        tensors[key], contiguous = place(key, tensor, locate)
         if not contiguous:
             strided.add(key)
     return Named(tensors, {key: tensor.storage.key for key, tensor in held.items()}, frozenset(strided), wrapper)

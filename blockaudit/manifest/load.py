@@ -41,9 +41,16 @@ def load(id_or_path: str) -> LoadedManifest:
     return LoadedManifest(manifest, id_or_path, hashlib.sha256(data).hexdigest())
 
 
+def is_path(text: str) -> bool:
+    """Whether a word names a file and no id of the library."""
+    return "/" in text or text.lower().endswith((".json", ".yaml", ".yml"))
+
+
 def read(path: str) -> bytes:
     """The bytes of a user's manifest file, of any kind."""
     if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
+        if is_path(path):
+            raise RequestError(f"{path}: no such file")
         known = ", ".join(resources.manifest_ids())
         raise RequestError(f"{path}: neither a manifest file nor one of the library ({known})")
     try:

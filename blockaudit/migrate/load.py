@@ -9,7 +9,7 @@ import msgspec
 
 from blockaudit import resources
 from blockaudit.errors import RequestError
-from blockaudit.manifest.load import read
+from blockaudit.manifest.load import is_path, read
 from blockaudit.records.migration import MigrationMap
 
 SCHEMA = "blockaudit/map/1"
@@ -33,6 +33,8 @@ def load(id_or_path: str) -> LoadedMap:
     if id_or_path in resources.map_ids():
         return library(id_or_path)
     if not os.path.isfile(id_or_path):
+        if is_path(id_or_path):
+            raise RequestError(f"{id_or_path}: no such file")
         known = ", ".join(resources.map_ids())
         raise RequestError(f"{id_or_path}: neither a map file nor one of the library ({known})")
     data = read(id_or_path)

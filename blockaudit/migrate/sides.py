@@ -8,11 +8,14 @@ from typing import Any
 
 import msgspec
 
+from blockaudit.checkpoint.quantization.view import logical_view
 from blockaudit.manifest.bind import bind, classes, config_classes
 from blockaudit.manifest.library import Choice, choose, effective_config
 from blockaudit.manifest.load import LoadedManifest
 from blockaudit.reconcile import expand
+from blockaudit.reconcile.assemble import fitted
 from blockaudit.reconcile.gguf.config import configured
+from blockaudit.records.binding import Binding
 from blockaudit.records.bound import BoundManifest, ExpectedTensor
 from blockaudit.records.checkpoint import Checkpoint
 from blockaudit.records.migration import TensorType
@@ -52,10 +55,23 @@ class Side(msgspec.Struct, frozen=True):
         return found.value if found is not None and found.known else None
 
     @property
+    def pairing(self) -> str | None:
+        """The pairing of rotary coordinates, where these keys are known and have one and no more."""
+        return pairing(self.bound) if self.slots else None
+
+    @property
     def dims(self) -> dict[str, Any]:
         if self.bound is None:
             return {}
         return {name: found.value for name, found in self.bound.dims.items() if found.known}
+
+
+def pairing(bound: BoundManifest | None) -> str | None:
+    """The pairing of rotary coordinates, where a manifest has one and no more."""
+    if bound is None:
+        return None
+    said = {v.value for name, v in bound.functions.items() if name.endswith(".rotary.pairing") and v.known}
+    return said.pop() if len(said) == 1 else None
 
 
 def slots_of(bound: BoundManifest) -> dict[str, Slot]:
@@ -106,10 +122,23 @@ def source_side(loaded: LoadedManifest | None, checkpoint: Checkpoint) -> Side:
     choice = choose(None, checkpoint) if config is not None else None
     if not isinstance(choice, Choice):
         return Side(None, None, {}, types, config)
-    bound = fitting(choice.loaded, config, types)
+    view = logical_view(checkpoint, config)
+    bound, binding = fitted(view, choice.loaded.manifest, config, pins=True, container=checkpoint.container)
+    slots = _recognised(bound, binding)
+    if not slots and not config_classes(config):
+        # Keys that say nothing do not say which class this is either: the family's first.
+        bound = bind(choice.loaded.manifest, config, class_name=next(iter(classes(choice.loaded.manifest)), None))
+    return Side(choice.loaded, bound, slots, types, config)
+
+
+def _recognised(bound: BoundManifest, found: Binding) -> dict[str, Slot]:
+    """Slots by the keys as they are stored, where the whole key set is the family's, a root or a wrapper apart.
+
+    Else none: a single key that is called like one of the family's is no evidence.
+    """
     slots = slots_of(bound)
-    known = all(key in types for key, slot in slots.items() if slot.needed)
-    return Side(choice.loaded, bound, slots if known else {}, types, config)
+    whole = not (found.unexpected or found.gaps or any(t.missing for t in found.templates if not t.expected.optional))
+    return {found.stored(k): slot for k, slot in slots.items() if k in found.tensors} if whole else {}
 
 
 def bare(types: Iterable[str]) -> set[str]:

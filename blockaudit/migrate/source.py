@@ -25,7 +25,7 @@ _MAX_RANKS = 4096
 
 def open_source(source: str, map_: MigrationMap, config: str | Path | None = None) -> Checkpoint:
     """The checkpoint that a map moves. Raises RequestError, one line, where there is none."""
-    found = open_checkpoint(source) if map_.ranks is None else _ranks(source, map_.ranks)
+    found = open_checkpoint(source) if map_.ranks is None else _ranks(source, map_.ranks, map_.config_file)
     if config is not None:
         folder, name = os.path.split(str(config))
         said, faults = _beside(folder or ".", name)
@@ -62,11 +62,14 @@ def _without_config(found: Checkpoint) -> tuple[Fault, ...]:
     return tuple(f for f in found.faults if not f.rule.startswith("config-"))
 
 
-def _ranks(folder: str, pattern: str) -> Checkpoint:
-    """One file for each rank, its keys under the rank's number. Raises RequestError where one is missing."""
-    if not os.path.isdir(folder):
-        raise RequestError(f"{folder}: the map reads {pattern}, one file for each rank, out of a folder")
-    names = _names(folder, pattern)
+def _ranks(folder: str, pattern: str, config_file: str) -> Checkpoint:
+    """One file for each rank, its keys under the rank's number. Raises RequestError where one is missing.
+
+    Where no file is called like one of a rank's, a checkpoint that the way back wrote is the only rank.
+    """
+    names = _names(folder, pattern) if os.path.isdir(folder) else []
+    if not names:
+        return _only_rank(folder, pattern, config_file)
     files: list[FileHeader] = []
     faults: list[Fault] = []
     tensors: dict[str, TensorHeader] = {}
@@ -87,6 +90,28 @@ def _ranks(folder: str, pattern: str) -> Checkpoint:
     return Checkpoint(folder, kind, folder, tuple(files), tensors, owner, config, (*faults, *more))
 
 
+def _only_rank(source: str, pattern: str, config_file: str) -> Checkpoint:
+    """An ordinary checkpoint as rank 0 of one. Raises RequestError where there is none."""
+    why = f"the map reads {pattern}, one file for each rank, or one checkpoint that holds everything"
+    try:
+        found = open_checkpoint(source)
+    except RequestError as error:
+        raise RequestError(f"{error} ({why})") from error
+    if config_file == "config.json" and found.config is None and not found.tensors:
+        raise RequestError(f"{source}: {why}")
+    return replace(
+        found,
+        tensors={f"0/{key}": tensor for key, tensor in found.tensors.items()},
+        owner={f"0/{key}": file for key, file in found.owner.items()},
+        files=tuple(_of_rank_0(file) for file in found.files),
+    )
+
+
+def _of_rank_0(file: FileHeader) -> FileHeader:
+    tensors = {f"0/{key}": tensor for key, tensor in file.tensors.items()}
+    return replace(file, tensors=tensors, strided=frozenset(f"0/{key}" for key in file.strided))
+
+
 def _names(folder: str, pattern: str) -> list[str]:
     """The rank files in order, from rank 0 without a gap. Raises RequestError."""
     head, _, tail = pattern.partition(_RANK)
@@ -97,8 +122,8 @@ def _names(folder: str, pattern: str) -> list[str]:
         matched = text.fullmatch(name)
         if matched is not None:
             found[int(matched[1])] = name
-    if not found or sorted(found) != list(range(len(found))) or len(found) > _MAX_RANKS:
-        have = ", ".join(found[n] for n in sorted(found)[:8]) or "none"
+    if sorted(found) != list(range(len(found))) or len(found) > _MAX_RANKS:
+        have = ", ".join(found[n] for n in sorted(found)[:8])
         raise RequestError(f"{folder}: the map reads {pattern} from rank 0 on without a gap, and there are {have}")
     return [found[n] for n in sorted(found)]
 

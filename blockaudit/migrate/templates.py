@@ -41,9 +41,17 @@ def _pattern(template: str) -> tuple[re.Pattern[str], tuple[tuple[str, int], ...
     groups: list[tuple[str, int]] = []
     text, end = "", 0
     for m in _SHIFTED.finditer(template):
-        # Without leading zeros: a number that is written back must be the text that was read.
-        text += re.escape(template[end : m.start()]) + ("(.+)" if m[1] == "*" else "(0|[1-9][0-9]{0,8})")
-        groups.append((m[1], int(m[2] or 0)))
+        text += re.escape(template[end : m.start()])
+        if m[1] != "*":
+            # Without leading zeros: a number that is written back must be the text that was read. All of its digits
+            # or none (atomic): templates are a user's, and must not send the matcher through every way to share them.
+            text += "((?>0|[1-9][0-9]{0,8}))"
+            groups.append((m[1], int(m[2] or 0)))
+        elif ("*", 0) in groups:
+            text += "(?P=rest)"
+        else:
+            text += "(?P<rest>.+)"
+            groups.append(("*", 0))
         end = m.end()
     return re.compile(text + re.escape(template[end:])), tuple(groups)
 

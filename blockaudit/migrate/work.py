@@ -15,8 +15,7 @@ from blockaudit.migrate.implied import with_axes, with_buffers
 from blockaudit.migrate.load import LoadedMap
 from blockaudit.migrate.moves import Move, Resolution, moves, step
 from blockaudit.migrate.ops.base import OperationError
-from blockaudit.migrate.sides import Side, fitting, slots_of
-from blockaudit.records.bound import BoundManifest
+from blockaudit.migrate.sides import Side, fitting, pairing, slots_of
 from blockaudit.records.checkpoint import Fault
 from blockaudit.records.migration import MigrationMap, Step
 
@@ -62,7 +61,7 @@ def lay(loaded: LoadedMap, source: Side, target: LoadedManifest) -> Work:
     map_ = loaded.map
     taking, flaws = moves(map_, source.types)
     flaws = [*config.flaws, *flaws]
-    known = Resolution(dims, pairing(source.bound), pairing(first))
+    known = Resolution(dims, source.pairing, pairing(first))
     steps: list[Step] = []
     failed: list[Failed] = []
     for move in taking:
@@ -120,14 +119,6 @@ def _placed(map_: MigrationMap, dims: Mapping[str, Any]) -> MigrationMap:
         init=[change(one, key=text(one.key)) for one in map_.init],
         buffers=[change(one, key=text(one.key)) for one in map_.buffers],
     )
-
-
-def pairing(bound: BoundManifest | None) -> str | None:
-    """The pairing of rotary coordinates, where a manifest has one and no more."""
-    if bound is None:
-        return None
-    said = {v.value for name, v in bound.functions.items() if name.endswith(".rotary.pairing") and v.known}
-    return said.pop() if len(said) == 1 else None
 
 
 def claims(map_: MigrationMap, key: str) -> list[int]:

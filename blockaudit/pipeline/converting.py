@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -86,6 +87,7 @@ def convert(
             return replace(report, kind="rejection")
         request = _request(done.loaded, done, done.checkpoint, os.fspath(target), writing, progress)
         request = replace(request, document=partial(_document, report))
+        _needs_torch(request)
         try:
             outcome = carry_out(request)
         except NotEqualError as error:
@@ -125,6 +127,16 @@ def _request(
         conform=conforming(checkpoint.source) if writing.conform else None,
         progress=progress,
     )
+
+
+def _needs_torch(request: Request) -> None:
+    """Raises RequestError, before anything is written, where a step computes and torch is not installed."""
+    computed = next((step for step in request.plan.steps if not step.copies), None)
+    if computed is not None and find_spec("torch") is None:
+        raise RequestError(
+            f"{request.map.name}: rules[{computed.rule}] computes {computed.outputs[0]}, which needs torch: "
+            "pip install 'blockaudit[torch]'"
+        )
 
 
 def _document(report: Report, conversion: Conversion) -> bytes:

@@ -23,6 +23,7 @@ from blockaudit.migrate.source import open_source
 from blockaudit.migrate.work import lay
 from blockaudit.records.checkpoint import Checkpoint, Fault
 from blockaudit.records.migration import MigrationMap
+from blockaudit.rules import registry
 
 
 class MapDraft(msgspec.Struct, frozen=True):
@@ -115,7 +116,9 @@ def reported(drafted: Drafted, remarks: tuple[str, ...], flaws: Iterable[Fault])
     refused = [
         f"{flaw.rule}: {flaw.message}"
         for flaw in flaws
-        if not declared_loss(flaw) and not (flaw.rule == "map-not-total" and _bare(flaw.file) in told)
+        if not declared_loss(flaw)
+        and registry.find(flaw.rule).rule.severity != "note"
+        and not (flaw.rule == "map-not-total" and _bare(flaw.file) in told)
     ]
     undecided = [f"{one.subject}: {one.why}" for one in drafted.undecided]
     return MapDraft(drafted.map, (*remarks, *drafted.remarks), tuple(undecided), tuple(dict.fromkeys(refused)),

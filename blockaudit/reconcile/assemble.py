@@ -38,7 +38,7 @@ def reconcile(
     executed witness, where the level asks for it. `measured` is what the numbers say; where they were asked, no field
     is required of the executed witness.
     """
-    bound, binding = _bound(logical_view(checkpoint, config), manifest, config, pins, checkpoint.container)
+    bound, binding = fitted(logical_view(checkpoint, config), manifest, config, pins, checkpoint.container)
     live = bound
     if bound.pinned:
         live = spelt(bind(manifest, config, pins=False, class_name=bound.class_name), checkpoint.container)
@@ -68,7 +68,7 @@ def oddities(binding: Binding) -> int:
     return odd + sum(r.count for r in binding.renames if r.kind == "prefix")
 
 
-def _bound(
+def fitted(
     view: View, manifest: Manifest, config: dict[str, Any] | None, pins: bool, container: Container | None
 ) -> tuple[BoundManifest, Binding]:
     """The manifest under this config, and the keys matched; where no class is named, the class that fits them best."""

@@ -212,7 +212,7 @@ def test_a_megatron_core_checkpoint_says_that_it_wants_a_map(tmp_path: Path) -> 
     outcome = inspect(megatron(tmp_path / "ckpt"))
     assert (outcome.status, outcome.grave) == (3, ["config-missing", "unknown-architecture"])
     assert outcome.report is not None
-    assert (outcome.report["subject"]["format"], outcome.report["subject"]["tensors"]) == ("megatron-core", 3)
+    assert (outcome.report["subject"]["format"], outcome.report["subject"]["tensors"]) == ("megatron-core", 5)
     assert "migration map" in outcome.findings[1]["help"]
 
 

@@ -13,7 +13,7 @@ def test_a_finding_names_the_line_of_its_rule(tmp_path: Path) -> None:
     file, source = write(case, tmp_path)
     said = command("map", "check", str(file), "--source", str(source), "--format", "sarif").report
     assert said is not None
-    (result,) = said["runs"][0]["results"]
+    (result,) = (r for r in said["runs"][0]["results"] if r["level"] == "error")
     line = result["locations"][0]["physicalLocation"]["region"]["startLine"]
     text = file.read_text().splitlines()
     assert '"from": "layers.{l}.attention.wk.weight"' in text[line - 1] or text[line - 1].strip() == "{"

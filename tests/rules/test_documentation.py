@@ -52,6 +52,7 @@ ADDED = (
     "adapter-target-unmatched",
     "adapter-shape-mismatch",
     "map-role-swapped",
+    "map-source-unknown",
 )
 
 each_rule = pytest.mark.parametrize("entry", entries(), ids=lambda e: f"{e.rule.code}-{e.rule.name}")

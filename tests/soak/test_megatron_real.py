@@ -62,6 +62,6 @@ def test_a_folder_of_megatron_core(tmp_path: Path) -> None:
     assert outcome.status == 3, outcome.out
     assert outcome.names == ["config-missing", "unknown-architecture", "part-not-covered"]
     assert outcome.report is not None
-    assert (outcome.report["subject"]["format"], outcome.report["subject"]["tensors"]) == ("megatron-core", 5)
+    assert (outcome.report["subject"]["format"], outcome.report["subject"]["tensors"]) == ("megatron-core", 9)
     next(folder.glob("*.distcp")).unlink()
     assert "shard-missing" in inspect(folder).grave

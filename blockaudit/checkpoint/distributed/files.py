@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from blockaudit.checkpoint import storage
 from blockaudit.checkpoint.distributed import NAME
 from blockaudit.checkpoint.distributed.chunks import Budget, flaw
+from blockaudit.checkpoint.distributed.layers import Layer, apart
 from blockaudit.checkpoint.distributed.metadata import Metadata, Place, Tensor, read_metadata
 from blockaudit.checkpoint.distributed.vectors import located
 from blockaudit.checkpoint.files import gc_paused, open_file, reason, short
@@ -37,8 +38,11 @@ class Read(msgspec.Struct, frozen=True):
     prefix: str = ""
 
 
-def read_folder(folder: str) -> Read:
-    """Read the metadata in `folder` and look at the files that it names. Whatever is wrong is a fault."""
+def read_folder(folder: str, *, megatron: bool = False) -> Read:
+    """Read the metadata in `folder` and look at the files that it names. Whatever is wrong is a fault.
+
+    megatron: Megatron-core wrote it, and has laid layers into one tensor: each gets a header of its own.
+    """
     path = os.path.join(folder, NAME)
     try:
         with gc_paused():
@@ -55,10 +59,17 @@ def read_folder(folder: str) -> Read:
         text = f"its {len(metadata.tensors):,} tensors are training state, and none is a model's"
         return Read((unread(path, NAME, 0, CONTAINER),), (Fault("sharded-training-state", NAME, text),))
     files, faults = _files(folder, model, _ends(metadata))
+    if megatron:
+        files = _by_layer(files, layers_of(model, megatron))
     return Read(tuple(files), (*_chunk_faults(model), *faults), len(metadata.tensors) - len(model), prefix)
 
 
 # -- the model in it --------------------------------------------------------------------------------------------------
+
+
+def model_of(metadata: Metadata) -> dict[str, Tensor]:
+    """The model's tensors, by the names that its own state dict has for them."""
+    return dict(_model(metadata, _prefix(metadata)))
 
 
 def _is_state(key: str) -> bool:
@@ -76,8 +87,13 @@ def _prefix(metadata: Metadata) -> str:
     return votes.most_common(1)[0][0] if votes else ""
 
 
+def layers_of(model: Mapping[str, Tensor], megatron: bool) -> dict[str, Layer]:
+    """The model's tensors by the keys that they are spoken of by: those of Megatron-core layer by layer."""
+    shapes = {key: tensor.shape for key, tensor in model.items()}
+    return apart(shapes) if megatron else {key: Layer(key, None, shape) for key, shape in shapes.items()}
+
+
 def _model(metadata: Metadata, prefix: str) -> Iterable[tuple[str, Tensor]]:
-    """The model's tensors, by the names that its own state dict has for them."""
     for key, tensor in metadata.tensors.items():
         if key.startswith(prefix) and not _is_state(key):
             yield key[len(prefix) :], tensor
@@ -112,8 +128,8 @@ def _ends(metadata: Metadata) -> dict[str, tuple[int, str]]:
 def _files(
     folder: str, model: Mapping[str, Tensor], ends: Mapping[str, tuple[int, str]]
 ) -> tuple[list[FileHeader], list[Fault]]:
-    """One header for each file that holds a chunk, and what is wrong with the files and with the places in them."""
-    owned: dict[str, dict[str, TensorHeader]] = {}
+    """One header for the metadata and each file that holds a chunk, and what is wrong with them and their places."""
+    owned: dict[str, dict[str, TensorHeader]] = {NAME: {}}
     faults = list(_places(model))
     for key, tensor in model.items():
         for place in (c.place for c in tensor.chunks if c.place is not None):
@@ -129,6 +145,28 @@ def _files(
         files.append(header)
         faults += found
     return sorted(files, key=lambda f: f.name), faults
+
+
+def _by_layer(files: Iterable[FileHeader], layers: Mapping[str, Layer]) -> list[FileHeader]:
+    """The same files, with a header for every layer where one was for all."""
+    named: dict[str, list[tuple[str, Layer]]] = {}
+    for key, layer in layers.items():
+        named.setdefault(layer.stacked, []).append((key, layer))
+    found: list[FileHeader] = []
+    for file in files:
+        tensors = {
+            key: header if layer.number is None else _layer_header(header, layer)
+            for stacked, header in file.tensors.items()
+            for key, layer in named[stacked]
+        }
+        strided = frozenset(key for stacked in file.strided for key, _ in named[stacked])
+        found.append(replace(file, tensors=tensors, strided=strided))
+    return found
+
+
+def _layer_header(stacked: TensorHeader, layer: Layer) -> TensorHeader:
+    start, nbytes = stacked.data_offsets[0], stacked.nbytes // stacked.shape[0]
+    return TensorHeader(stacked.dtype, layer.shape, (start, start + nbytes))
 
 
 def _header(tensor: Tensor, place: Place | None) -> TensorHeader:

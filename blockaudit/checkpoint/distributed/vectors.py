@@ -9,19 +9,18 @@ import io
 from collections.abc import Mapping
 from contextlib import closing
 
-from blockaudit.checkpoint.distributed.metadata import Tensor as Described
+from blockaudit.checkpoint.distributed.archives import start_in
+from blockaudit.checkpoint.distributed.metadata import Tensor
 from blockaudit.checkpoint.files import open_file, short
 from blockaudit.checkpoint.refusal import RefusedError
-from blockaudit.checkpoint.torch_words import Tensor
-from blockaudit.checkpoint.torch_zip import read_zip
-from blockaudit.records.checkpoint import DTYPE_BITS, Fault
+from blockaudit.records.checkpoint import Fault
 
 # Vectors of one checkpoint that are looked up, and the largest archive that one may lie in.
 _MOST = 2000
 _LARGEST = 4 << 20
 
 
-def located(path: str, name: str, tensors: Mapping[str, Described]) -> tuple[dict[str, int], list[Fault]]:
+def located(path: str, name: str, tensors: Mapping[str, Tensor]) -> tuple[dict[str, int], list[Fault]]:
     """First byte in the file of every vector that lies in it as one chunk; an archive that holds another is a fault."""
     short_ones = [(k, t) for k, t in tensors.items() if len(t.shape) == 1 and len(t.chunks) == 1][:_MOST]
     starts: dict[str, int] = {}
@@ -33,26 +32,8 @@ def located(path: str, name: str, tensors: Mapping[str, Described]) -> tuple[dic
                 continue
             raw = file.read_at(place.length, place.start)
             try:
-                starts[key] = place.start + _start(raw, tensor)
+                starts[key] = place.start + start_in(io.BytesIO(raw), len(raw), key, tensor.dtype, tensor.shape)
             except RefusedError as error:
                 text = f"{short(key)} cannot be read at byte {place.start:,}: {error.message}"
                 faults.append(Fault(error.rule, name, text, (key,), error.expected, error.observed))
     return starts, faults[:1]
-
-
-def _start(raw: bytes, tensor: Described) -> int:
-    """Where the numbers begin in one archive. Raises RefusedError."""
-    root, locate = read_zip(io.BytesIO(raw), len(raw))
-    if not isinstance(root, Tensor) or (root.dtype, root.size) != (tensor.dtype, tensor.shape):
-        held = f"{root.dtype} {list(root.size)}" if isinstance(root, Tensor) else "no tensor"
-        raise RefusedError(
-            "corrupt-header", f"{held} is stored where the metadata has {tensor.dtype} {list(tensor.shape)}"
-        )
-    start, end = root.offset * _width(root), (root.offset + tensor.shape[0]) * _width(root)
-    if (root.stride != (1,) and tensor.shape != (1,)) or end > root.storage.nbytes:
-        raise RefusedError("corrupt-header", "its numbers do not lie side by side in their storage")
-    return locate(root.storage) + start
-
-
-def _width(tensor: Tensor) -> int:
-    return DTYPE_BITS[tensor.dtype] // 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 from blockaudit.migrate.check.account import account
 from blockaudit.migrate.check.axes import axes
 from blockaudit.migrate.check.configs import configs
+from blockaudit.migrate.check.described import described
 from blockaudit.migrate.check.factors import factors
 from blockaudit.migrate.check.heads import heads
 from blockaudit.migrate.check.norms import norms
@@ -18,7 +19,22 @@ from blockaudit.migrate.check.topology import topology
 from blockaudit.migrate.work import Work
 from blockaudit.records.checkpoint import Fault
 
-CHECKS = (account, packed, state, shapes, axes, rope, heads, norms, ties, configs, factors, topology, round_trip)
+CHECKS = (
+    described,
+    account,
+    packed,
+    state,
+    shapes,
+    axes,
+    rope,
+    heads,
+    norms,
+    ties,
+    configs,
+    factors,
+    topology,
+    round_trip,
+)
 
 
 def check(work: Work) -> tuple[Fault, ...]:

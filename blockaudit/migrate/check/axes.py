@@ -18,7 +18,7 @@ def axes(work: Work) -> Iterator[Fault]:
     # the table that it may be tied to, whatever the blocks do: GPT-2.)
     proved = {_turned(flow) for flow in found if _decided(flow)}
     for flow in found:
-        needed = _needed(work, flow)
+        needed = _needed(flow)
         if needed is not None:
             if needed != _turned(flow):
                 yield _wrong(flow, needed)
@@ -57,20 +57,12 @@ def _turned(flow: Flow) -> bool:
     return sum(isinstance(op, Transpose) for op in flow.reaching(0)) % 2 == 1
 
 
-def _needed(work: Work, flow: Flow) -> bool | None:
+def _needed(flow: Flow) -> bool | None:
     """Whether the manifests say that the axes change places; None where the source's manifest does not speak."""
     source, target = flow.sources[0], flow.targets[0]
     if source is not None and target is not None:
         return source.expected.layout != target.expected.layout
-    if target is None or work.source.bound is None or work.source.slots:
-        return None
-    # The keys are of another spelling; the family that config.json names has one convention for its tensors.
-    said = {_layout(s) for s in work.source.bound.expected if len(s.shape) == 2 and s.what != "embedding"}
-    return None if len(said) != 1 else said.pop() != target.expected.layout
-
-
-def _layout(tensor: object) -> str:
-    return str(getattr(tensor, "layout", "out_in"))
+    return None
 
 
 def _wrong(flow: Flow, needed: bool) -> Fault:

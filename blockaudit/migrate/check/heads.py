@@ -42,7 +42,7 @@ def _owner(slots: tuple[Slot | None, ...]) -> str:
 
 def _fused(side: Side, slots: tuple[Slot | None, ...]) -> str | None:
     """How a manifest says that the fused projection of these slots lies."""
-    if side.bound is None:
+    if side.bound is None or not side.slots:
         return None
     owner = _owner(slots)
     found: Any = side.function(f"{owner}.fused") if owner else None

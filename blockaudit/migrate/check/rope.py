@@ -7,7 +7,7 @@ from typing import Any
 
 from blockaudit.migrate.check.pairs import Flow, attention_of, flows, role_of
 from blockaudit.migrate.sides import Slot
-from blockaudit.migrate.work import Work, pairing
+from blockaudit.migrate.work import Work
 from blockaudit.records.checkpoint import Fault
 from blockaudit.records.operations import Concat, PermuteRope, Split
 
@@ -25,14 +25,14 @@ def _one(work: Work, flow: Flow, n: int, slot: Slot) -> Iterator[Fault]:
     wanted = work.target.function(f"{owner}.rotary.pairing")
     permutes = [op for op in flow.reaching(n) if isinstance(op, PermuteRope) and op.from_ != op.to]
     if wanted is None or role == "qkv":
-        if wanted is not None and pairing(work.source.bound) not in (None, wanted) and not permutes:
-            yield _missing(flow, n, pairing(work.source.bound), wanted)
+        if wanted is not None and work.source.pairing not in (None, wanted) and not permutes:
+            yield _missing(flow, n, work.source.pairing, wanted)
         return
     if role == "v":
         if permutes:
             yield _wrong(flow, n, "v is not turned, and its rows are permuted", "no permute_rope", "permute_rope")
         return
-    given = pairing(work.source.bound)
+    given = work.source.pairing
     if not permutes:
         if given is None and "rope" not in flow.rule.keeps and not _laid_out(flow):
             yield _missing(flow, n, None, wanted)
@@ -63,8 +63,9 @@ def _declared(
         yield _wrong(flow, n, f"{role} has {heads} heads, and permute_rope is given {op.heads}", heads, op.heads)
     size, dim = work.target.function(f"{owner}.head_dim"), work.target.function(f"{owner}.rotary.dim")
     turned = op.rotary_dim if op.rotary_dim is not None else size
-    if isinstance(dim, int) and isinstance(size, int) and dim < size and turned != dim:
-        yield _wrong(flow, n, f"{dim} of the {size} rows of a head of {role} turn, not {turned}", dim, turned)
+    turning = dim if isinstance(dim, int) else size
+    if isinstance(turning, int) and turned != turning:
+        yield _wrong(flow, n, f"{turning} of the {size} rows of a head of {role} turn, not {turned}", turning, turned)
 
 
 def _laid_out(flow: Flow) -> bool:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 
 from blockaudit import __version__
+from blockaudit.checkpoint.distributed import MEGATRON_CORE
 from blockaudit.checkpoint.hashing import semantic_hash, sha256_of_each
 from blockaudit.checkpoint.links import leads_out
 from blockaudit.checkpoint.ranges import OpenFiles
@@ -23,6 +24,8 @@ _ABSENT = {
     "scheduler_state": "no state of an optimizer or a schedule lies beside the weights: no training is resumed from it",
 }
 _INDEX = ".index.json"
+# Beside a distributed checkpoint of Megatron-core 0.16 (dist_checkpointing/core.py, strategies/common.py).
+_MEGATRON = ("metadata.json", "common.pt")
 
 
 def rollback(checkpoint: Checkpoint, config: str, known: Mapping[str, str], semantic: str, hashing: bool) -> Rollback:
@@ -53,7 +56,7 @@ def _parts(checkpoint: Checkpoint, config: str) -> dict[str, list[str]]:
     code = [name for name in listed if name.endswith(".py")]
     return {
         "graph": ["config.json", config, *code],
-        "checkpoint": [*weights, *indexes],
+        "checkpoint": [*weights, *indexes, *(_MEGATRON if checkpoint.format == MEGATRON_CORE else ())],
         "tokenizer_and_configuration": ["config.json", config, *carried(checkpoint)],
         "runtime_backend": [],
         "calibration_buffers": [],

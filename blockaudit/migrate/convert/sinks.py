@@ -9,8 +9,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
+from blockaudit.checkpoint.gathering import WINDOW
 from blockaudit.checkpoint.hashing import digester
-from blockaudit.checkpoint.ranges import OpenFiles, Span
+from blockaudit.checkpoint.ranges import Gathered, OpenFiles, Span
 from blockaudit.errors import RequestError
 from blockaudit.migrate.convert.copying import copy_range, write_all
 from blockaudit.migrate.convert.digests import ReadFiles
@@ -30,7 +31,7 @@ class Sink(Protocol):
     """One target file. Bytes are given in the order of the file."""
 
     def copy(self, span: Span) -> str:
-        """The bytes of a source range. Returns their digest, empty where hashes are waived."""
+        """The bytes of a source range, or of boxes. Returns their digest, empty where hashes are waived."""
         ...
 
     def write(self, view: memoryview) -> None:
@@ -76,7 +77,9 @@ class Hashed:
         os.ftruncate(fd, size)
 
     def copy(self, span: Span) -> str:
-        hasher, read = digester(), self._read.of(span.path)
+        hasher = digester()
+        # What is gathered passes in the tensor's order, which is not that of any file.
+        read = None if isinstance(span, Gathered) else self._read.of(span.path)
         done = 0
         while done < span.nbytes:
             block, view = self._room(span.nbytes - done)
@@ -84,8 +87,9 @@ class Hashed:
                 piece = view[start : start + _PIECE]
                 self._files.read_into(span.part(done + start, len(piece)), piece)
                 hasher.update(piece)
-            block.hold()
-            read.offer(span.offset + done, view, block)
+            if read is not None:
+                block.hold()
+                read.offer(span.offset + done, view, block)
             done += len(view)
             self._took(len(view), changed=True)
         return hasher.hexdigest()
@@ -179,6 +183,17 @@ class Plain:
         self._flusher = ThreadPoolExecutor(1)
 
     def copy(self, span: Span) -> str:
+        return self._gathered(span) if isinstance(span, Gathered) else self._copied(span)
+
+    def _gathered(self, span: Gathered) -> str:
+        buffer = memoryview(bytearray(min(WINDOW, span.nbytes)))
+        for done in range(0, span.nbytes, WINDOW):
+            part = span.part(done, min(WINDOW, span.nbytes - done))
+            self._files.read_into(part, buffer[: part.nbytes])
+            self.write(buffer[: part.nbytes])
+        return ""
+
+    def _copied(self, span: Span) -> str:
         done = 0
         while done < span.nbytes:
             part = span.part(done, min(_FLUSH, span.nbytes - done))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from blockaudit.checkpoint.ranges import OpenFiles, Span, span_of
+from blockaudit.checkpoint.ranges import OpenFiles, Span
+from blockaudit.checkpoint.spans import spans_of
 from blockaudit.checkpoint.weights import read_weights
 from blockaudit.errors import RequestError
 from blockaudit.records.checkpoint import Checkpoint, FileHeader
@@ -20,9 +21,14 @@ class Source:
         self._order = {path: number for number, path in enumerate(self.names)}
         for header in checkpoint.files:
             _same_header(header)
-        # What cannot be read is told now, and not after an hour of writing.
-        for key in self.tensors:
-            self.span(key)
+        try:
+            self._span = spans_of(checkpoint, self.files)
+            # What cannot be read is told now, and not after an hour of writing.
+            for key in self.tensors:
+                self.span(key)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -30,11 +36,11 @@ class Source:
         return tuple(self.names)
 
     def span(self, key: str) -> Span:
-        """The bytes of a key. Raises RequestError where they are not one range."""
-        return span_of(self.checkpoint, key)
+        """The bytes of a key. Raises RequestError where they cannot be had."""
+        return self._span(key)
 
     def place(self, key: str) -> tuple[int, int]:
-        """What sorts keys as they lie: the file, and the first byte in it."""
+        """What sorts keys as they lie: the file, and the first byte in it, of the first part where it has several."""
         span = self.span(key)
         return self._order[span.path], span.offset
 

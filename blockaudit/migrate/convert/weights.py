@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from blockaudit.checkpoint.hashing import digester
+from blockaudit.checkpoint.ranges import Gathered
 from blockaudit.migrate.convert.computing import Computing
 from blockaudit.migrate.convert.digests import ReadFiles
 from blockaudit.migrate.convert.filling import part, pattern
@@ -144,7 +145,8 @@ class FileWriter:
             if hashes is not None:
                 seen[key].update(view)
                 span = source.span(key)
-                hashes.of(span.path).reach(span.offset + start + len(view))
+                if not isinstance(span, Gathered):
+                    hashes.of(span.path).reach(span.offset + start + len(view))
 
         def write(key: str, view: memoryview) -> None:
             if key in made:

@@ -14,6 +14,8 @@ def _transposed(op: Transpose, state: State[TensorType]) -> State[TensorType]:
         if len(given.shape) < 2:
             raise OperationError(f"swaps two axes, and the shape is {list(given.shape)}")
         a, b = (axis_of(d, given.shape) for d in op.dims)
+        if a == b:
+            raise OperationError(f"swaps two axes, and {list(op.dims)} are one")
         shape = list(given.shape)
         shape[a], shape[b] = shape[b], shape[a]
         return TensorType(given.dtype, tuple(shape))
