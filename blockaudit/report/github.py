@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blockaudit.records.report import Finding, Report, Severity
+from blockaudit.records.report import Finding, Place, Report, Severity
 from blockaudit.report.escape import escape
 from blockaudit.report.locate import places
 from blockaudit.report.verdict import held, why
@@ -35,7 +35,7 @@ def _verdict(report: Report) -> str:
 
 
 def _finding(finding: Finding, report: Report) -> str:
-    place = places(finding, report)[0]
+    place = _place(finding, report)
     parts = [shortened(finding.message)]
     if finding.expected is not None or finding.observed is not None:
         parts.append(f"expected {shortened(value(finding.expected))}, found {shortened(value(finding.observed))}")
@@ -44,6 +44,13 @@ def _finding(finding: Finding, report: Report) -> str:
     return _command(
         _COMMAND[finding.severity], f"{finding.code} {finding.name}", "\n".join(parts), place.path, place.line
     )
+
+
+def _place(finding: Finding, report: Report) -> Place:
+    """The source's own file where a finding is about it and a manifest: it is the one that a change is likelier in."""
+    found = places(finding, report)
+    mine = [place for place in found if place.line and place.path.startswith(report.subject.source)]
+    return (mine or found)[0]
 
 
 def _command(kind: str, title: str, message: str, file: str = "", line: int = 0) -> str:

@@ -77,3 +77,12 @@ def test_no_name_makes_a_command(report: Report) -> None:
 def test_more_findings_than_anybody_reads_are_counted() -> None:
     text = github.render(samples.report(findings=(samples.DTYPE,) * 1000))
     assert text.splitlines()[-1] == "and 800 more findings (whole in --format json)"
+
+
+def test_of_a_manifest_and_the_source_the_source_is_shown() -> None:
+    """A pull request that changes config.json shows what stands on its lines, and not on the manifest's."""
+    report = samples.report(verdict="rejected")
+    own = Place(f"{report.subject.source}/config.json", 7)
+    finding = replace(samples.EPSILON, places=(Place("held.json", 40), own))
+    _, given, _ = _commands(replace(report, findings=(finding,)))[0]
+    assert (given["file"], given["line"]) == (own.path, "7")
