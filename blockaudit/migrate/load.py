@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 
 import msgspec
 
 from blockaudit import resources
 from blockaudit.errors import RequestError
 from blockaudit.manifest.load import is_path, read
+from blockaudit.migrate.convert.carry import goes_along
 from blockaudit.records.migration import MigrationMap
 
 SCHEMA = "blockaudit/map/1"
+# A plain file name, which is written in TARGET on the way back.
+_CONFIG_FILE = re.compile(r"\w[\w.+-]*\.(?:json|yaml|yml)", re.ASCII)
+_OURS = ("conversion-report.json", "rollback.json")
 
 
 class InvalidMap(RequestError):
@@ -45,7 +50,20 @@ def load(id_or_path: str) -> LoadedMap:
         found = document_of("migration_map", MigrationMap, data, id_or_path)
     except RequestError as error:
         raise InvalidMap(str(error)) from error
+    _check_places(found, id_or_path)
     return LoadedMap(found, id_or_path, hashlib.sha256(data).hexdigest())
+
+
+def _check_places(map_: MigrationMap, path: str) -> None:
+    """Refuse names of files that are read or written elsewhere than in the folder they belong to. Raises InvalidMap."""
+    name = map_.config_file
+    if not _CONFIG_FILE.fullmatch(name) or name in _OURS or name.endswith(".index.json") or goes_along(name):
+        raise InvalidMap(
+            f"{path}: config_file: expected the name of a .json or .yaml file beside the weights that no other file "
+            f"has (params.json), found {name!r}"
+        )
+    if map_.ranks is not None and {"", ".", ".."} & {*map_.ranks.split("/")}:
+        raise InvalidMap(f"{path}: ranks: expected a path below the source, found {map_.ranks!r}")
 
 
 def library(name: str) -> LoadedMap:

@@ -115,28 +115,31 @@ def _of_rank_0(file: FileHeader) -> FileHeader:
 def _names(folder: str, pattern: str) -> list[str]:
     """The rank files in order, from rank 0 without a gap. Raises RequestError."""
     head, _, tail = pattern.partition(_RANK)
-    text = re.compile(re.escape(head) + r"(\d{1,5})" + re.escape(tail))
-    below, _, _ = head.rpartition("/")
-    found: dict[int, str] = {}
-    for name in _listed(folder, below, pattern):
+    above, slash, start = head.rpartition("/")
+    end, slash_below, below = tail.partition("/")
+    text = re.compile(re.escape(start) + r"(\d{1,5})" + re.escape(end), re.ASCII)
+    ranks: list[tuple[int, str]] = []
+    for name in _listed(os.path.join(folder, above)):
         matched = text.fullmatch(name)
-        if matched is not None:
-            found[int(matched[1])] = name
-    if sorted(found) != list(range(len(found))) or len(found) > _MAX_RANKS:
-        have = ", ".join(found[n] for n in sorted(found)[:8])
+        path = above + slash + name + slash_below + below
+        if matched is not None and os.path.exists(os.path.join(folder, path)):
+            ranks.append((int(matched[1]), path))
+    ranks.sort()
+    names = [path for _, path in ranks]
+    if [rank for rank, _ in ranks] != list(range(len(ranks))) or len(ranks) > _MAX_RANKS:
+        have = ", ".join(names[:8])
         raise RequestError(f"{folder}: the map reads {pattern} from rank 0 on without a gap, and there are {have}")
-    return [found[n] for n in sorted(found)]
+    _check_links(folder, names)
+    return names
 
 
-def _listed(folder: str, below: str, pattern: str) -> list[str]:
-    """Files below a folder by their path in it, as deep as the pattern goes."""
-    depth = pattern.count("/")
-    found = [""]
-    for _ in range(depth + 1):
-        found = [
-            os.path.join(here, name).lstrip("/")
-            for here in found
-            if os.path.isdir(os.path.join(folder, here))
-            for name in os.listdir(os.path.join(folder, here))
-        ]
-    return [name for name in found if name.startswith(below)]
+def _listed(folder: str) -> list[str]:
+    return os.listdir(folder) if os.path.isdir(folder) else []
+
+
+def _check_links(folder: str, names: list[str]) -> None:
+    """Refuse a file that a link, of its own or of a folder above it, puts outside the source. Raises RequestError."""
+    for name in names:
+        parts = name.split("/")
+        if any(leads_out(folder, "/".join(parts[:n])) for n in range(1, len(parts) + 1)):
+            raise RequestError(f"{folder}: {name} cannot be read: {LEADS_OUT}")

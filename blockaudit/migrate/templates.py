@@ -15,6 +15,8 @@ from typing import Any
 Binding = tuple[tuple[str, int | str], ...]
 
 AXIS = re.compile(r"\{(\w+|\*)(?:\+[0-9]{1,6})?\}")
+# The longest key that is held to a template with several `{*}`, which takes time by the square of its length.
+_LONGEST = 4096
 _SHIFTED = re.compile(r"\{(\w+|\*)(?:\+([0-9]{1,6}))?\}")
 
 
@@ -59,7 +61,7 @@ def _pattern(template: str) -> tuple[re.Pattern[str], tuple[tuple[str, int], ...
 def bind(template: str, key: str) -> Binding | None:
     """What the axes of a template are in a key; None where it does not match. Sorted by name."""
     pattern, groups = _pattern(template)
-    found = pattern.fullmatch(key)
+    found = None if len(key) > _LONGEST and template.count("{*}") > 1 else pattern.fullmatch(key)
     if found is None:
         return None
     said: dict[str, int | str] = {}

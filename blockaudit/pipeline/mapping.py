@@ -88,6 +88,10 @@ def checked(
         # What could not be read would look like keys that are missing.
         return Checked(name, loaded, (), checkpoint, ())
     works = tuple(lay(loaded, side, target) for side in _sides(loaded, mine, checkpoint, target))
+    if not works:
+        # There is nothing to lay it on; what is wrong with it on any source is wrong here too.
+        flaws = lay(loaded, Side(None, None, {}, {}, None), target).flaws
+        return Checked(name, loaded, (), None, tuple(flaw for flaw in flaws if flaw.rule == "map-invalid"))
     return Checked(name, loaded, works, checkpoint, _once(flaw for work in works for flaw in check(work)))
 
 

@@ -37,13 +37,13 @@ def check(audit: Audit) -> Iterator[Finding]:
     if audit.reconciled is None and audit.checkpoint.format == "megatron-core":
         yield RULE.finding(
             "architecture",
-            "this is a Megatron-core checkpoint: its keys and fused projections are Megatron's own, and no manifest of "
-            "the library speaks of them",
+            "this is a Megatron-core checkpoint: its keys and fused projections are Megatron's own, and no family's "
+            "manifest speaks of them",
             expected="the key set of a family",
             observed="megatron-core",
             evidence="metadata.json",
-            help="convert it to the Hugging Face layout with a migration map and audit the result, or name a "
-            "manifest of your own with --manifest",
+            help="convert it to the Hugging Face layout with a migration map (megatron_llama, megatron_gpt) and audit "
+            "the result, or name the manifest of its layout with --manifest",
         )
         return
     if audit.reconciled is None:

@@ -58,7 +58,7 @@ def test_a_state_of_two_ranks(tmp_path: Path) -> None:
     outcome = inspect(folder)
     assert (outcome.status, outcome.names) == (0, ["part-not-covered"]), outcome.out
     assert outcome.report is not None
-    assert outcome.report["subject"]["files"] == ["__0_0.distcp", "__1_0.distcp"]
+    assert outcome.report["subject"]["files"] == [".metadata", "__0_0.distcp", "__1_0.distcp"]
     assert outcome.report["subject"]["tensors"] == 39
     last = folder / "__1_0.distcp"
     last.write_bytes(last.read_bytes()[:-4000])

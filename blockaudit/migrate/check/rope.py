@@ -18,6 +18,9 @@ def rope(work: Work) -> Iterator[Fault]:
         for n, slot in enumerate(flow.targets):
             if slot is not None and attention_of(slot) is not None:
                 yield from _one(work, flow, n, slot)
+            elif slot is not None and any(isinstance(op, PermuteRope) for op in flow.reaching(n)):
+                role = role_of(slot)
+                yield _wrong(flow, n, f"{role} is not turned, and it is permuted", "no permute_rope", "permute_rope")
 
 
 def _one(work: Work, flow: Flow, n: int, slot: Slot) -> Iterator[Fault]:

@@ -26,8 +26,13 @@ def carried(checkpoint: Checkpoint) -> tuple[str, ...]:
     if checkpoint.config is None and not os.path.isdir(checkpoint.source):
         return ()
     weights = {file.name for file in checkpoint.files}
-    names = (n for n in sorted(os.listdir(folder)) if any(fnmatch.fnmatchcase(n, p) for p in _NAMES))
+    names = (n for n in sorted(os.listdir(folder)) if goes_along(n))
     return tuple(n for n in names if n not in weights and not is_sidecar(n) and _plain(folder, n))
+
+
+def goes_along(name: str) -> bool:
+    """Whether a file is carried for its name."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in _NAMES)
 
 
 def _plain(folder: str, name: str) -> bool:

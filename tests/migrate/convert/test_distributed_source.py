@@ -71,6 +71,19 @@ def test_what_two_processes_saved(two: Path, tmp_path: Path, *, hashing: bool) -
     same_bytes(renamed(two, tmp_path / "target", hashing=hashing), weights())
 
 
+def test_the_model_in_a_training_state(tmp_path: Path) -> None:
+    moments = {"state": {"x": {"exp_avg": torch.zeros(3)}}, "param_groups": [{"lr": 0.1}]}
+    folder = save(tmp_path / "ckpt", {"app": {"model": weights(), "optimizer": moments}})
+    same_bytes(renamed(folder, tmp_path / "target"), weights())
+
+
+def test_tensors_without_elements_and_without_axes(tmp_path: Path) -> None:
+    state = {"none": torch.zeros(0, 4), "one": torch.tensor(7.0), "flags": torch.tensor([True, False])}
+    found = renamed(save(tmp_path / "ckpt", state), tmp_path / "target")
+    same_bytes({k: t.reshape(-1) for k, t in found.items()}, {k: t.reshape(-1) for k, t in state.items()})
+    assert {k: t.shape for k, t in found.items()} == {k: t.shape for k, t in state.items()}
+
+
 def test_the_hashes_are_those_of_the_same_tensors_in_one_file(two: Path, tmp_path: Path) -> None:
     for source, target in ((two, "a"), (LLAMA, "b")):
         renamed(source, tmp_path / target)

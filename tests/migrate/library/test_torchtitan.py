@@ -10,13 +10,10 @@ import pytest
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from blockaudit.errors import RequestError
-from blockaudit.pipeline.converting import convert
-from blockaudit.pipeline.mapping import check_map
 from tests.migrate.library.layouts import torchtitan
 from tests.migrate.library.layouts.meta import Weights
 from tests.migrate.library.layouts.sizes import PLAIN, SQUARE, Sizes, tokens
-from tests.migrate.library.proving import WRITING, accepted, agree, back, computed, same_bytes, there
+from tests.migrate.library.proving import agree, back, computed, same_bytes, stored, there
 
 
 def _saved(weights: Weights, config: dict[str, Any], folder: Path) -> Path:
@@ -62,9 +59,7 @@ def test_stretched_frequencies_are_carried(tmp_path: Path) -> None:
     agree(computed(target, tokens(PLAIN)), wanted)
 
 
-def test_a_folder_of_chunks_is_checked_and_has_to_be_gathered(tmp_path: Path) -> None:
-    source = _saved(torchtitan.weights(PLAIN, 5), torchtitan.config(PLAIN), tmp_path / "source")
-    accepted(check_map("torchtitan_llama", source))
-    with pytest.raises(RequestError, match="gather it first, with `python"):
-        convert(source, tmp_path / "target", map_="torchtitan_llama", writing=WRITING)
-    assert not (tmp_path / "target").exists()
+def test_a_folder_of_chunks_gives_what_the_gathered_file_gives(tmp_path: Path) -> None:
+    config, weights = torchtitan.config(PLAIN), torchtitan.weights(PLAIN, 5)
+    gathered = there("torchtitan_llama", _gathered(weights, config, tmp_path / "source"), tmp_path / "a")
+    same_bytes(stored(there("torchtitan_llama", tmp_path / "distributed", tmp_path / "b")), stored(gathered))
