@@ -50,6 +50,11 @@ def load(id_or_path: str) -> LoadedMap:
         found = document_of("migration_map", MigrationMap, data, id_or_path)
     except RequestError as error:
         raise InvalidMap(str(error)) from error
+    try:
+        msgspec.json.encode(found)
+    except ValueError as error:
+        # Half of a surrogate pair: JSON can spell it, and it is no character.
+        raise InvalidMap(f"{id_or_path}: it holds what no file can be written with: {error}") from error
     _check_places(found, id_or_path)
     return LoadedMap(found, id_or_path, hashlib.sha256(data).hexdigest())
 

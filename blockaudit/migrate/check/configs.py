@@ -11,6 +11,8 @@ from msgspec.structs import replace
 
 from blockaudit.manifest import grammar
 from blockaudit.migrate.check.differences import lost
+from blockaudit.migrate.check.pairs import role_of
+from blockaudit.migrate.sides import Slot
 from blockaudit.migrate.work import Work
 from blockaudit.records.bound import Resolved
 from blockaudit.records.checkpoint import Fault
@@ -18,6 +20,8 @@ from blockaudit.records.operations import Operation
 
 # Without a source manifest to compare with: what shapes cannot show and a class default would silently replace.
 _UNSEEN = (".epsilon", ".heads")
+# Dimension symbols of every decoder that a config gives by themselves.
+_SIZES = ("d_model", "n_layers", "n_heads", "n_kv", "d_ff", "vocab", "n_experts")
 
 
 def configs(work: Work) -> Iterator[Fault]:
@@ -32,8 +36,11 @@ def configs(work: Work) -> Iterator[Fault]:
         for found, keys in lost(work):
             groups.setdefault(keys, []).append((found.field, found.a, found.b))
     elif work.target.bound is not None:
+        # A rotary base that the source's config has, and that the map neither renames nor leaves behind.
+        theta = any("theta" in key and key not in work.map.config for key in work.source.config or {})
+        unseen = (*_UNSEEN, ".rotary.theta") if theta else _UNSEEN
         for name, value in {**work.target.bound.fields, **work.target.bound.functions}.items():
-            if name.endswith(_UNSEEN) and value.implied and not value.pinned:
+            if name.endswith(unseen) and value.implied and not value.pinned:
                 groups.setdefault(value.implied, []).append((name, None, value.value))
     for keys, fields in groups.items():
         yield _lost(keys, fields, compared=work.source.bound is not None)
@@ -48,7 +55,7 @@ def _misjudged(work: Work) -> set[str]:
     """Dimension symbols that are the target class's own default, where that is what the tensors do not fit."""
     if work.target.bound is None:
         return set()
-    taken = {n: d.value for n, d in work.target.bound.dims.items() if _assumed(d)}
+    taken = {n: d.value for n, d in work.target.bound.dims.items() if n in _SIZES and _assumed(d)}
     # The words of a rule whose operations could not be done.
     read = {w for f in work.failed for op in work.map.rules[f.move.rule].ops for w in _symbols(op)}
     return (read & taken.keys()) | {n for n, value in taken.items() if value in _unmet(work)}
@@ -59,16 +66,22 @@ def _assumed(size: Resolved) -> bool:
 
 
 def _unmet(work: Work) -> set[int]:
-    """Sizes that the target expects of an axis, or of a stack, and that nothing gives."""
+    """What the target expects along an axis, as heads of k and v, or as layers of a stack, and nothing gives."""
     slots = work.target.slots
     found: set[int] = set()
     for key, given in work.target.types.items():
         wanted = slots[key].expected.shape if key in slots else ()
         if len(wanted) == len(given.shape):
-            found |= {w for w, n in zip(wanted, given.shape, strict=True) if w is not None and w != n}
+            sizes = {w for w, n in zip(wanted, given.shape, strict=True) if w is not None and w != n}
+            found |= sizes | (_kv_heads(work, slots[key]) if sizes else set())
     depth = 1 + max((s.layer for s in slots.values() if s.layer is not None), default=-1)
     fed = 1 + max((s.layer for k, s in slots.items() if s.layer is not None and k in work.fed), default=-1)
     return found | ({depth} if fed < depth else set())
+
+
+def _kv_heads(work: Work, slot: Slot) -> set[int]:
+    count = work.target.function(f"{slot.expected.owner}.kv_heads") if role_of(slot) in ("k", "v") else None
+    return {count} if isinstance(count, int) else set()
 
 
 def _symbols(op: Operation) -> Iterator[str]:

@@ -68,7 +68,7 @@ def _concat_types(op: Concat, state: State[TensorType]) -> State[TensorType]:
 def _join_types(op: Concat, values: tuple[TensorType, ...]) -> TensorType:
     first = values[0]
     axis = axis_of(op.dim, first.shape)
-    if any(sized(v, min(axis, len(v.shape) - 1), 0) != sized(first, axis, 0) for v in values):
+    if any(len(v.shape) != len(first.shape) or sized(v, axis, 0) != sized(first, axis, 0) for v in values):
         shown = ", ".join(f"{v.dtype} {list(v.shape)}" for v in values)
         raise OperationError(f"joins along axis {axis} what is alike in every other, and has {shown}")
     total = sum(v.shape[axis] for v in values)
