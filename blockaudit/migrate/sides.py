@@ -120,7 +120,8 @@ def source_side(loaded: LoadedManifest | None, checkpoint: Checkpoint) -> Side:
         return Side(loaded, bound, _ranked(slots_of(bound), types), types, config)
     config = effective_config(config)
     choice = choose(None, checkpoint) if config is not None else None
-    if not isinstance(choice, Choice):
+    if not isinstance(choice, Choice) or (choice.chosen_by == "keys" and choice.also):
+        # Keys that are several families' do not say which function they carry.
         return Side(None, None, {}, types, config)
     view = logical_view(checkpoint, config)
     bound, binding = fitted(view, choice.loaded.manifest, config, pins=True, container=checkpoint.container)

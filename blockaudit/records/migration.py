@@ -86,9 +86,10 @@ class Supplied(Struct, frozen=True):
 
 
 class MigrationMap(Struct, frozen=True):
-    """One migration map. `config` renames keys of the source's config; null drops one. `supply` gives what it lacks,
-    `supply_back` what the source's config lacks on the way back (in words of the target's config).
+    """One migration map.
 
+    `config` renames keys of the source's config; null drops one. `supply` gives what it lacks, `supply_back` what the
+    source's config lacks on the way back (in words of the target's config).
     `ranks` names the files of a source that is cut over ranks (`consolidated.{r}.pth`): each key is then one per rank,
     under the axis `r`. `config_file` is where the source keeps its config, beside its weights.
     """

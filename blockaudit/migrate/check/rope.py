@@ -18,9 +18,29 @@ def rope(work: Work) -> Iterator[Fault]:
         for n, slot in enumerate(flow.targets):
             if slot is not None and attention_of(slot) is not None:
                 yield from _one(work, flow, n, slot)
+            elif slot is not None and _gain_of(slot) is not None:
+                yield from _gain(work, flow, n, slot)
             elif slot is not None and any(isinstance(op, PermuteRope) for op in flow.reaching(n)):
                 role = role_of(slot)
                 yield _wrong(flow, n, f"{role} is not turned, and it is permuted", "no permute_rope", "permute_rope")
+
+
+def _gain_of(slot: Slot) -> str | None:
+    """The attention whose q or k a norm's gain multiplies, coordinate by coordinate (Qwen3)."""
+    owner, _, inner = slot.expected.owner.rpartition(".inner.")
+    return owner if inner in ("q", "k") and slot.expected.what == "norm" else None
+
+
+def _gain(work: Work, flow: Flow, n: int, slot: Slot) -> Iterator[Fault]:
+    """A gain of each coordinate goes where the rows of its projection go."""
+    wanted = work.target.function(f"{_gain_of(slot)}.rotary.pairing")
+    given = work.source.pairing
+    permutes = any(isinstance(op, PermuteRope) and op.from_ != op.to for op in flow.reaching(n))
+    if wanted is not None and given is not None and permutes != (given != wanted):
+        if permutes:
+            yield _wrong(flow, n, f"both sides pair as {wanted}, and the gain is permuted", "as it is", "permute_rope")
+        else:
+            yield _missing(flow, n, given, wanted)
 
 
 def _one(work: Work, flow: Flow, n: int, slot: Slot) -> Iterator[Fault]:
