@@ -50,7 +50,7 @@ def read(path: str) -> bytes:
     """The bytes of a user's manifest file, of any kind."""
     if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
         if is_path(path):
-            raise RequestError(f"{path}: no such file")
+            raise RequestError(f"{path}: {'not a regular file' if os.path.lexists(path) else 'no such file'}")
         known = ", ".join(resources.manifest_ids())
         raise RequestError(f"{path}: neither a manifest file nor one of the library ({known})")
     try:

@@ -39,7 +39,9 @@ def load(id_or_path: str) -> LoadedMap:
         return library(id_or_path)
     if not os.path.isfile(id_or_path):
         if is_path(id_or_path):
-            raise RequestError(f"{id_or_path}: no such file")
+            raise RequestError(
+                f"{id_or_path}: {'not a regular file' if os.path.lexists(id_or_path) else 'no such file'}"
+            )
         known = ", ".join(resources.map_ids())
         raise RequestError(f"{id_or_path}: neither a map file nor one of the library ({known})")
     data = read(id_or_path)

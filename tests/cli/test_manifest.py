@@ -143,7 +143,7 @@ def test_check_of_what_cannot_be_read(blockaudit: Run, core: Path, tmp_path: Pat
     assert outcome.status == 2
     first, second = outcome.err.splitlines()
     assert first.startswith(f"blockaudit: error: {wrong}:8: norm.epsilom: expected one of ")
-    assert "neither a manifest file nor one of the library" in second
+    assert second == f"blockaudit: error: {tmp_path / 'none.yaml'}: no such file"
     assert f"{core}: ok" in outcome.out
 
 
