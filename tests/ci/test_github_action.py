@@ -189,7 +189,7 @@ def test_the_install_step_installs_the_action_s_own_checkout(workspace: Path, tm
     checkout, temp = tmp_path / "actions here", tmp_path / "temp"
     temp.mkdir()
     ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", "build", "dist")
-    for name in ("blockaudit", "manifests", "schemas", "ci"):
+    for name in ("blockaudit", "manifests", "maps", "schemas", "ci"):
         shutil.copytree(ROOT / name, checkout / name, ignore=ignored)
     for name in ("action.yml", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, checkout)

@@ -86,7 +86,7 @@ def test_a_posix_shell_reads_it(part: str) -> None:
 @pytest.mark.index
 def test_the_whole_job(workspace: Path, tmp_path: Path) -> None:
     package = tmp_path / "package"
-    for name in ("blockaudit", "manifests", "schemas"):
+    for name in ("blockaudit", "manifests", "maps", "schemas"):
         shutil.copytree(ROOT / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, package)

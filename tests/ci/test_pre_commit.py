@@ -99,7 +99,7 @@ def test_pre_commit_runs_it(workspace: Path, tmp_path: Path, monkeypatch: pytest
     pytest.importorskip("pre_commit")
     monkeypatch.setenv("PRE_COMMIT_HOME", str(tmp_path / "home"))
     ours = tmp_path / "blockaudit"
-    for name in ("blockaudit", "manifests", "schemas"):
+    for name in ("blockaudit", "manifests", "maps", "schemas"):
         shutil.copytree(ROOT / name, ours / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", ".pre-commit-hooks.yaml"):
         shutil.copy(ROOT / name, ours)
