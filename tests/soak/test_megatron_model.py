@@ -108,4 +108,6 @@ def joined(ranks: list[Weights]) -> Weights:
 def test_a_model_of_two_ranks(tmp_path: Path) -> None:
     source = saved(tmp_path)
     target = there("megatron_llama", source, tmp_path / "target")
-    same_bytes(stored(target), joined([torch.load(tmp_path / f"rank{rank}.pt") for rank in range(RANKS)]))
+    same_bytes(
+        stored(target), joined([torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in range(RANKS)])
+    )

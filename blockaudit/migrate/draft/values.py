@@ -41,7 +41,8 @@ def agreeing(work: Work) -> tuple[dict[str, Any], list[Undecided]]:
             if not _default(work, key, fields):
                 continue  # the key is there, and what it gives is another function: the check says so
             undecided.append(_unsaid(work, name, fields))
-            value = said(work.target, fields[0].field).value  # pyright: ignore[reportOptionalMemberAccess]
+            implied = said(work.target, fields[0].field)
+            value = None if implied is None else implied.value
         found[name] = value
         work = with_value(work, name, value)
     return found, undecided
